@@ -89,7 +89,7 @@ class SingleRun(enum.Enum):
     """The reason why a composition is a single run of one pair, known before numbers are traced.
 
     ``DIRECT``: it is one run of the mechanism's own pair. ``DECOMPOSED``: it is one run of the mechanism that
-    :meth:`.Mechanism.apart` gives, and gives by the mechanism's class alone, or of one block of ranges.
+    :meth:`.Mechanism.decompose` gives, and gives by the mechanism's class alone, or of one block of ranges.
     """
 
     DIRECT = enum.auto()
@@ -113,7 +113,7 @@ def single_run(mechanism: Any, steps: Any) -> SingleRun | None:
 
     def look(leaves: list[Any]) -> None:
         mechanism = jax.tree.unflatten(structure, leaves)
-        entries = mechanism.apart(steps)
+        entries = mechanism.decompose(steps)
         if len(entries) == 1 and is_concrete(entries[0][1]) and entries[0][1] == 1:
             seen.append(SingleRun.DIRECT if _is_same(entries[0][0], mechanism) else SingleRun.DECOMPOSED)
 
@@ -160,7 +160,7 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Single
     for part, count in runs:
         if not isinstance(part, ExponentialMechanism):
             part, count = without_noops(part, counts_of(count))
-            nested += [_direct(one, each, relation) for one, each in part.apart(count)]
+            nested += [_direct(one, each, relation) for one, each in part.decompose(count)]
     # Runs of exponential mechanisms cost less together than each by its own pair, wherever they stand.
     if ranges:
         together = bounded_range.together(ranges) if known is None else [bounded_range.block(*ranges[0])]

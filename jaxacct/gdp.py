@@ -73,10 +73,10 @@ LARGEST_RATE = 0.1
 """Largest value that may be given for the least error rate that mu covers."""
 
 TOLERANCES = 5e-6, 2e-6
-"""Gaps of mu, relative, and of the regret at which the grid is fine enough. Sound for any value."""
+"""Gaps of mu, relative, and of the regret at which the grid is fine enough. Any value is sound."""
 
 FIRST, ROUNDS = 2 * ROW, 4
-"""Points of the first grid, and number of times that ROW more are put where they are worth most. Sound for any value.
+"""Points of the first grid, and number of times that ROW more are put where they are worth most. Any value is sound.
 """
 
 POINTS = FIRST + ROUNDS * ROW
@@ -84,7 +84,7 @@ POINTS = FIRST + ROUNDS * ROW
 
 FARTHER = 1.1
 """Factor by which the grid goes farther than a Gaussian trade-off curve would ask for; each step beyond, if need be, is
-by this factor too. Sound for any value."""
+by this factor too. Any value is sound."""
 
 
 @kernel
@@ -139,7 +139,7 @@ def certified_mu(
     if rows is not None:
         return leave_scope(_exact_summary(rows))
     last = largest_epsilon(mechanism, steps, fpr, relation)
-    end = _end(last, rate)
+    end = _last_epsilon(last, rate)
     ask = functools.partial(certify_profile, mechanism, steps, relation=relation)
     if not is_concrete(mechanism, steps, fpr):
         sound = jnp.isfinite(last) & (rate > 0) & (rate <= LARGEST_RATE)
@@ -151,7 +151,7 @@ def certified_mu(
     profile = ask(grid) if known else Profile(jnp.asarray(grid), jnp.zeros(len(grid)), jnp.ones(len(grid)))
     # Each round proves what it can from the places so far, and asks ROW more where the proof loses most.
     for spent in range(ROUNDS + 1):
-        summary, gains = summarize(_pad(profile, share), rate, known)
+        summary, gains = summarize(_padded_profile(profile, share), rate, known)
         gaps = float(summary.mu.gap), float(summary.regret.upper - summary.regret.lower)
         if not known or all(gap <= wanted for gap, wanted in zip(gaps, TOLERANCES, strict=True)) or spent == ROUNDS:
             break
@@ -182,7 +182,7 @@ def _exact_summary(rows: list[tuple[Array, Array]]) -> GaussianSummary:
     """Returns the summary of Gaussian mechanisms: their composition has mu^2 = sum of steps over squared noise."""
     each = [jnp.broadcast_arrays(*row) for row in rows]
     noise, counts = (jnp.concatenate(column) for column in zip(*each, strict=True))
-    # Noise is taken relative to the least, so that neither squares nor their inverses leave the range of float64.
+    # With noise relative to the least neither squares nor their inverses leave the range of float64.
     least = jnp.min(noise)
     share = jnp.where(noise < jnp.inf, least / noise, 0.0)
     mu = jnp.where(least < jnp.inf, jnp.sqrt(jnp.sum(counts * share**2)) / least, 0.0)
@@ -205,7 +205,7 @@ def _grid(points: int) -> np.ndarray:
 
 
 @compiled
-def _end(last: Array, rate: Array) -> Array:
+def _last_epsilon(last: Array, rate: Array) -> Array:
     """Returns about the epsilon at which the trade-off curve has the least rate, given epsilon at that delta.
 
     The Gaussian curve through that point stands for it: G_mu has slope -e^eps at a = Phi(-eps/mu - mu/2).
@@ -215,7 +215,7 @@ def _end(last: Array, rate: Array) -> Array:
     return jnp.maximum(jnp.maximum(FARTHER * mu * (-ndtri(rate) - mu / 2), last / 16), 1e-6)
 
 
-def _pad(profile: Profile, share: float) -> Profile:
+def _padded_profile(profile: Profile, share: float) -> Profile:
     """Returns the profile with POINTS places: beyond the last one delta falls, though not below ``share``."""
     missing = POINTS - len(profile.epsilon)
     # NumPy does this, as JAX would compile each operation for each number of places.
@@ -312,7 +312,7 @@ def summarize(profile: Profile, rate: Array, known: Array) -> tuple[GaussianSumm
     of_mu, most, least, missed = _demands(profile, lines, rate)
     most = jnp.where(known, jnp.where(profile.upper[0] > 0, most, 0.0), jnp.inf)
     least = jnp.minimum(least, most)
-    above, below = _excess(most, profile, lines)
+    above, below = _profile_excess(most, profile, lines)
     above = jnp.where(jnp.isnan(above), 1.0, above)
     # Reading mu may move it up by 4 u, and its profile by less.
     highest = jnp.where(known, jnp.clip(jnp.max(above) + 4 * roundoff() * most, 0.0, 1.0), 1.0)
@@ -343,7 +343,7 @@ def _demands(profile: Profile, lines: SupportLines, rate: Array) -> tuple[Gain, 
     slope = (left - right) / jnp.expm1(length)  # times -x_0
     top = jnp.maximum(left + slope, right + slope * jnp.exp(length)) * (1 + wide)
     tangent = slope * jnp.exp(-epsilon[:-1])
-    by_chord = _distance(top, tangent, 1.0)
+    by_chord = _quantile_distance(top, tangent, 1.0)
 
     def solve(epsilon: Array, delta: Array) -> tuple[Array, Array]:
         inside = (delta > TINY) & (delta < 1)
@@ -354,7 +354,7 @@ def _demands(profile: Profile, lines: SupportLines, rate: Array) -> tuple[Gain, 
     mus, errors = solve(jnp.concatenate([epsilon[1:], epsilon]), jnp.concatenate([jnp.maximum(left, 2 * TINY), lower]))
     count = len(left)
     needed = jnp.where(covered, jnp.minimum(by_chord, mus[:count] + errors[:count]), -jnp.inf)
-    at_rate = _distance(jnp.min(misses), rate, 1.0)
+    at_rate = _quantile_distance(jnp.min(misses), rate, 1.0)
     most = jnp.maximum(jnp.maximum(jnp.max(needed), at_rate), 0.0)
 
     # f touches its tangent of slope -x at a rate of at least the chord ahead: where that is a0, G_mu is to be below f.
@@ -365,14 +365,16 @@ def _demands(profile: Profile, lines: SupportLines, rate: Array) -> tuple[Gain, 
     below = jnp.concatenate([line + place * rate for line, place in zip(lines.corners(), places, strict=True)])
     reached = jnp.min(below) * (1 - wide)
     # Where G_mu(a0) < a0 there is nothing left to cover: ``least`` is capped at the mu with G_mu(a0) = a0.
-    least = jnp.minimum(jnp.maximum(attained, _distance(reached, rate, -1.0)), -2 * sum(quantile(rate)))
+    least = jnp.minimum(jnp.maximum(attained, _quantile_distance(reached, rate, -1.0)), -2 * sum(quantile(rate)))
     # The segments beside the place i decide the bound at a0, so their refinement is worth its gap.
-    beside = jnp.abs(jnp.arange(len(length)) + 0.5 - last) < 1
-    local = jnp.where(beside, _distance(reached, rate, -1.0), jnp.maximum(mus[count:-1], mus[count + 1 :]))
-    return (jnp.where(beside, jnp.maximum(needed, at_rate), needed), local), most, least, upper[last]
+    is_adjacent = jnp.abs(jnp.arange(len(length)) + 0.5 - last) < 1
+    local = jnp.where(
+        is_adjacent, _quantile_distance(reached, rate, -1.0), jnp.maximum(mus[count:-1], mus[count + 1 :])
+    )
+    return (jnp.where(is_adjacent, jnp.maximum(needed, at_rate), needed), local), most, least, upper[last]
 
 
-def _distance(high: Array, low: Array, side: float) -> Array:
+def _quantile_distance(high: Array, low: Array, side: float) -> Array:
     """Returns Phi^-1(high) - Phi^-1(low), rounded to ``side``; ``inf`` or -inf where it is not defined."""
     inside = (high > low) & (low > TINY) & (high < 1)
     p, q = jnp.where(inside, high, 0.6), jnp.where(inside, low, 0.4)
@@ -381,7 +383,7 @@ def _distance(high: Array, low: Array, side: float) -> Array:
     return jnp.where(inside, rounded, side * jnp.inf)
 
 
-def _excess(mu: Array, profile: Profile, lines: SupportLines) -> tuple[Array, Array]:
+def _profile_excess(mu: Array, profile: Profile, lines: SupportLines) -> tuple[Array, Array]:
     """Returns how far G_mu's profile exceeds the true one, over 1 + e^eps.
 
     The first is an upper bound by segment, the second a lower bound by place.
@@ -435,7 +437,7 @@ def functionals_of(pair: Any) -> Functionals:
 
     Their relative error is below 1e-6 for the mechanisms of this package (tests/gdp/test_clt.py); nothing is proved.
     """
-    edges = _edges(pair)
+    edges = _cell_edges(pair)
     cells = pair.cell_masses(edges)
     low, high = edges[:-1], edges[1:]
     ratio = jnp.log(cells.p) - jnp.log(cells.q)
@@ -458,8 +460,7 @@ def functionals_of(pair: Any) -> Functionals:
 def _(pair: FinitePair) -> Functionals:
     p, q, losses, _ = pair._atoms()
     missing = (pair.missing_mass() > 0) | (pair.infinite_mass() > 0)
-    found = _of_points(pair, p, q, losses)
-    return Functionals(*(jnp.where(missing, jnp.inf, value) for value in found))
+    return Functionals(*(jnp.where(missing, jnp.inf, value) for value in _of_points(pair, p, q, losses)))
 
 
 @functionals_of.register
@@ -474,21 +475,21 @@ def _of_points(pair: DominatingPair, p: Array, q: Array, losses: Array) -> Funct
         return jnp.sum(jnp.where(masses > 0, masses * values, 0.0))
 
     def divergence(masses: Array, loss: Array, opposite: Array) -> Array:
-        # masses e^-loss is the other's mass; where e^-loss would overflow it is taken from there.
+        # masses e^-loss is the other's mass, which stands in for it where e^-loss would overflow.
         back = jnp.minimum(-loss, arithmetic().largest_exponent)
         values = jnp.where(-loss > 30.0, opposite - masses * (1 - loss), masses * exp_remainder(back, jnp.expm1(back)))
         return jnp.sum(jnp.where((masses > 0) | (opposite > 0), values, 0.0))
 
-    found = Functionals(
+    functionals = Functionals(
         divergence(p, losses, q),
         divergence(q, -losses, p),
         *(mean(masses, magnitude**n) for n in (2, 3) for masses in (p, q)),
     )
     known = pair.is_valid() & (pair.infinite_mass() == 0)
-    return Functionals(*(jnp.where(known & ~jnp.isnan(value), value, jnp.inf) for value in found))
+    return Functionals(*(jnp.where(known & ~jnp.isnan(value), value, jnp.inf) for value in functionals))
 
 
-def _edges(pair: DominatingPair) -> Array:
+def _cell_edges(pair: DominatingPair) -> Array:
     """Returns the cells' edges: narrow about the bulk, wide far out, and close about both ends of a bounded loss."""
     center = pair.central_loss()
     # Distances from the bulk in nats, from below any loss that counts to above it: 24 cells for each halving. More make
@@ -659,7 +660,7 @@ def _summarize_in_program(
 
 
 def _sum_runs(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: str | None) -> list[Array]:
-    """Returns the sums of :func:`_sum_moments` over the runs of one mechanism, each (directions,)."""
+    """Returns the sums of :func:`_sum_pairs` over the runs of one mechanism, each (directions,)."""
     closed = _closed_form(mechanism, relation) if method != "functionals" else None
     if closed is None and method == "small_rate":
         raise ValueError(
@@ -670,7 +671,7 @@ def _sum_runs(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method
     counted = as_float64(steps)
     steps = jnp.where(mechanism.releases_nothing() & (counted >= 0), 0.0, counted)
     if closed is not None:
-        counts = _counts(jnp.broadcast_to(as_float64(steps), np.shape(closed)))
+        counts = _valid_counts(jnp.broadcast_to(as_float64(steps), np.shape(closed)))
         return [jnp.sum(jnp.where(counts == 0, 0.0, counts * closed))[None]] * 5
     directions = directed_parts(mechanism, steps, relation)
     sums = [_add_runs([_sum_pairs(pairs, number) for pairs, number in parts]) for parts in directions]
@@ -682,20 +683,17 @@ def _add_runs(sums: list[list[Array]]) -> list[Array]:
 
 
 def _sum_pairs(pairs: Any, number: Array) -> list[Array]:
-    # One pair at a time: each takes some 4,000 cells, and a batch would hold them for all pairs.
-    moments = _sum_moments(jax.lax.map(functionals_of, pairs))
-    return [jnp.sum(jnp.where(number == 0, 0.0, _counts(number) * row)) for row in moments]
-
-
-def _sum_moments(of: Functionals) -> list[Array]:
     """Returns what adds up over runs: K = kl + kl~, two variances, and bounds on two third absolute central moments."""
+    # One pair at a time: each takes some 4,000 cells, and a batch would hold them for all pairs.
+    of = jax.lax.map(functionals_of, pairs)
     variances = of.kappa2 - of.kl**2, of.reverse_kappa2 - of.reverse_kl**2
     # E|Y - m|^3 <= (|Y|_3 + |m|)^3, by Minkowski's inequality.
     thirds = [(jnp.cbrt(k3) + kl) ** 3 for k3, kl in ((of.kappa3, of.kl), (of.reverse_kappa3, of.reverse_kl))]
-    return [of.kl + of.reverse_kl, *variances, *thirds]
+    moments = [of.kl + of.reverse_kl, *variances, *thirds]
+    return [jnp.sum(jnp.where(number == 0, 0.0, _valid_counts(number) * row)) for row in moments]
 
 
-def _counts(steps: Array) -> Array:
+def _valid_counts(steps: Array) -> Array:
     """Returns the counts, ``inf`` where a count is no whole number of at least 0."""
     return jnp.where((steps >= 0) & (steps == jnp.floor(steps)), steps, jnp.inf)
 

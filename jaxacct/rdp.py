@@ -5,7 +5,7 @@ quadrature and rounding; composition adds the divergences; and each order implie
 epsilon; the least over the orders counts. In reading order:
 
 1. the orders that are tried: :data:`DEFAULT_ORDERS`;
-2. the divergence of one run and of compositions, at a vector of orders: :func:`single`, :func:`total`;
+2. the divergence of one run and of compositions, at a vector of orders: :func:`single`, :func:`composed_divergence`;
 3. compositions with infinite losses of some probability: :func:`least_beside_failures`;
 4. the accountant's functions: :func:`curve`, :func:`composed_curve`, :func:`epsilon`, :func:`delta`.
 
@@ -99,7 +99,7 @@ def tried_orders(orders: Any) -> Any:
     """Returns the orders computed in the place of ``orders``: `above_one` for 1, and any order for infinity."""
     # The order that stands for order 1, the Kullback-Leibler divergence. The divergence rises with its order,
     # continuously where it is finite. So the divergence of an order just above 1 bounds that of order 1 from above, at
-    # a relative cost of about the distance. Sound for any value above 1. (Order infinity is treated apart: its
+    # a relative cost of about the distance. Any value above 1 is sound. (Order infinity has its own program: its
     # divergence is the supremum of the privacy loss.)
     above_one = 1 + 2.0**-33
     if isinstance(orders, np.ndarray):
@@ -127,7 +127,7 @@ def allowance(counts_rounding: bool = False) -> float:
     """Returns :data:`ALLOWANCE` in the arithmetic that is traced for: in a coarser one all of it may be rounding.
 
     Where a pair ``counts_rounding`` itself it is that of the rule, and of what is done with the divergence: some
-    products, and sums over parts (:func:`total` counts these).
+    products, and sums over parts (:func:`composed_divergence` counts these).
     """
     return ALLOWANCE + 32 * roundoff() if counts_rounding else scale_error(ALLOWANCE)
 
@@ -136,19 +136,14 @@ FLOOR = 2.0**-960
 """Smallest divergence reported for a run, in nats: below it (q under 1e-144) squares of q lose digits to underflow."""
 
 
-def floor() -> float:
-    """Returns :data:`FLOOR`, which is as far above the smallest normal number in any arithmetic."""
-    return FLOOR * (arithmetic().tiny / TINY)
-
-
 @dataclass(frozen=True)
-class Within:
+class CurvesWithin:
     """The curves that a mechanism may ask of the mechanisms within it (:class:`.Curves`), under a relation."""
 
     relation: Relation
 
     def of(self, mechanism: Mechanisms, steps: Steps, orders: Any) -> Array:
-        return at_orders(lambda orders: total(mechanism, steps, orders, self.relation), orders)
+        return at_orders(lambda orders: composed_divergence(mechanism, steps, orders, self.relation), orders)
 
     def delta(self, curve: Array, orders: Array, epsilon: Array) -> Array:
         every = jax.vmap(
@@ -160,16 +155,16 @@ class Within:
 def single(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
     """Returns the divergence of one run, rounded up: above 0 unless nothing is released."""
     if isinstance(mechanism, RenyiOnly):
-        found = _rounded_up(mechanism.divergence(as_float64(orders), relation, Within(relation)))
+        divergences = _rounded_up(mechanism.divergence(as_float64(orders), relation, CurvesWithin(relation)))
     else:
-        found = _of_pairs(mechanism, orders, relation)
-    return jnp.where(mechanism.releases_nothing(), 0.0, found)
+        divergences = _of_pairs(mechanism, orders, relation)
+    return jnp.where(mechanism.releases_nothing(), 0.0, divergences)
 
 
 def _of_pairs(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
     pairs = mechanism.dominating_pairs(relation)
-    # A direction is left out where another one's divergence is known never to be smaller.
-    pairs = tuple(pair for pair in pairs if not any(other.outcosts(pair) for other in pairs))
+    # A direction does not count where another one's divergence is known never to be smaller.
+    pairs = tuple(pair for pair in pairs if not any(other.has_larger_divergences_than(pair) for other in pairs))
     if len(pairs) == 1 or len({jax.tree.structure(pair) for pair in pairs}) > 1:
         return functools.reduce(jnp.maximum, (_divergence(pair, orders) for pair in pairs))
     # Directions of one kind run one after the other: half the code to compile.
@@ -179,59 +174,62 @@ def _of_pairs(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
 
 def _divergence(pair: Any, orders: Array) -> Array:
     """Returns the divergence of a pair, rounded up, with what the sum of Q misses (:func:`_surplus`)."""
-    found = _rounded_up(pair.divergence(orders), pair.counts_rounding and arithmetic().has_few_digits)
-    return found + 1.01 * pair.surplus()[1] if isinstance(pair, FinitePair) else found
+    divergences = _rounded_up(pair.divergence(orders), pair.counts_rounding and arithmetic().has_few_digits)
+    return divergences + 1.01 * pair.surplus()[1] if isinstance(pair, FinitePair) else divergences
 
 
 def _rounded_up(divergence: Array, counts_rounding: bool = False) -> Array:
     """Returns the divergence with the allowance for its errors; ``inf`` for NaN."""
+    # FLOOR is as far above the smallest normal number in any arithmetic.
+    least = FLOOR * (arithmetic().tiny / TINY)
     # A comparison with NaN is false: a divergence that is not known becomes infinite.
-    return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance(counts_rounding)), floor()), jnp.inf)
+    return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance(counts_rounding)), least), jnp.inf)
 
 
-def total(mechanism: Any, steps: Any, orders: Array, relation: Relation) -> Array:
+def composed_divergence(mechanism: Any, steps: Any, orders: Array, relation: Relation) -> Array:
     """Returns the divergence of the composition; in float64 the rounding of its sums is far inside the allowance."""
     one = functools.partial(single, orders=orders, relation=relation)
-    found = composed_by(one, mechanism, steps, jnp.zeros(orders.shape, jnp.float64))
-    return found * (1 + 2 * roundoff() * _count(mechanism)) if arithmetic().has_few_digits else found
+    divergences = composed_by(one, mechanism, steps, jnp.zeros(orders.shape, jnp.float64))
+    return divergences * (1 + 2 * roundoff() * _count_sums(mechanism)) if arithmetic().has_few_digits else divergences
 
 
-def _count(mechanism: Any) -> int:
+def _count_sums(mechanism: Any) -> int:
     """Returns at least the number of sums that a composition takes."""
     if isinstance(mechanism, (tuple, list)):
-        return len(mechanism) + sum(map(_count, mechanism))
+        return len(mechanism) + sum(map(_count_sums, mechanism))
     return 8 + sum(np.size(leaf) for leaf in jax.tree.leaves(mechanism))
 
 
-def composed_by(one: Callable[[Mechanism], Array], mechanism: Any, steps: Any, nothing: Array) -> Array:
+def composed_by(of_run: Callable[[Mechanism], Array], mechanism: Any, steps: Any, nothing: Array) -> Array:
     """Returns the sum of ``one`` over all runs; ``inf`` where a number of steps is no whole number."""
     # The kinds of composition, from the outside in: a tuple, a mechanism that is itself a composition, a batch of
     # fields.
     if isinstance(mechanism, (tuple, list)):
         return sum(
-            (composed_by(one, part, count, nothing) for part, count in zip(mechanism, steps, strict=True)), nothing
+            (composed_by(of_run, part, count, nothing) for part, count in zip(mechanism, steps, strict=True)), nothing
         )
     if mechanism.composed:
         return sum(
-            (composed_by(one, part, count, nothing) for part, count in mechanism.apart(counts_of(steps))), nothing
+            (composed_by(of_run, part, count, nothing) for part, count in mechanism.decompose(counts_of(steps))),
+            nothing,
         )
     if np.ndim(steps):
         # A batch of fields is one program for a row of it, and a sum over the rows.
         parts, steps = sequence(mechanism, len(steps)), as_float64(steps)
-        return jnp.sum(jax.vmap(lambda m, k: composed_by(one, m, k, nothing))(parts, steps), axis=0)
+        return jnp.sum(jax.vmap(lambda m, k: composed_by(of_run, m, k, nothing))(parts, steps), axis=0)
     # Concrete steps keep the operations for traced ones out of the program; no run has 0, even where one is infinite.
     if is_concrete(steps) and steps == 0:
         return nothing
     if is_concrete(steps) and 1 <= steps < np.inf and steps == np.floor(steps):
-        return one(mechanism) * float(steps) if steps > 1 else one(mechanism)
+        return of_run(mechanism) * float(steps) if steps > 1 else of_run(mechanism)
     steps = as_float64(steps)
     counted = (steps >= 0) & (jnp.floor(steps) == steps)
-    some = jnp.where(counted & (steps < jnp.inf), steps * one(mechanism), jnp.inf)
+    some = jnp.where(counted & (steps < jnp.inf), steps * of_run(mechanism), jnp.inf)
     return jnp.where(steps == 0, nothing, some)
 
 
 def compose(mechanism: Any, steps: Any, orders: Any, relation: Relation) -> Array:
-    """Returns :func:`total`, compiled once for each shape and relation.
+    """Returns :func:`composed_divergence`, compiled once for each shape and relation.
 
     Only concrete orders may be 1 or infinity.
     """
@@ -250,7 +248,7 @@ def _compose(mechanism: Any, steps: Any, orders: Any, tried: Any, infinity: bool
 
 def of_all_orders(mechanism: Any, steps: Any, orders: Any, tried: Any, relation: Relation, *, infinity: bool) -> Array:
     """Returns the divergence of a composition at ``orders``, computed at ``tried``; inside the float64 scope."""
-    curve = at_orders(lambda tried: total(mechanism, steps, tried, relation), tried)
+    curve = at_orders(lambda tried: composed_divergence(mechanism, steps, tried, relation), tried)
     if not infinity:
         return curve
     one = functools.partial(_largest_loss, relation=relation)
@@ -262,7 +260,7 @@ def at_orders(curve: Callable[[Any], Array], orders: Any) -> Array:
     if is_concrete(orders):
         return curve(np.asarray(orders, np.float64))
     orders = as_float64(orders)
-    # A traced order cannot raise: one that is not valid is replaced before, and its result after.
+    # A traced order cannot raise: a valid one stands in for one that is not, and inf for its result.
     valid = (orders > 1) & (orders < jnp.inf)
     return jnp.where(valid, curve(jnp.where(valid, orders, 2.0)), jnp.inf)
 
@@ -321,7 +319,7 @@ def least_beside_failures(
     """
     curve, log_kept = _finite_part(mechanism, steps, orders, relation)
     if isinstance(to, ToEpsilon):
-        number = _left(number, log_kept)
+        number = _remaining_delta(number, log_kept)
     least = least_implied(curve, orders, number, to)
     if between:
         least = _least_between(mechanism, steps, number, orders, curve, least, relation, to)
@@ -348,7 +346,7 @@ def _finite_part(mechanism: Any, steps: Any, orders: Any, relation: Relation) ->
         one = functools.partial(_divergence_of_finite, orders=orders, relation=relation)
         return composed_by(one, mechanism, steps, jnp.zeros(orders.shape))
 
-    failures = functools.partial(_failure, relation=relation)
+    failures = functools.partial(_failure_cost, relation=relation)
     log_lost = composed_by(failures, mechanism, steps, jnp.zeros(()))
     return at_orders(curve, orders), -log_lost * (1 + ROUNDING * roundoff())
 
@@ -357,7 +355,7 @@ def _surplus(pair: Any) -> tuple[Array, Array]:
     """Returns bounds a, b on the distances from one of the sums of P and Q, of numbers that are taken for exact.
 
     Let P' and Q' be P and Q over their sums where these are above 1, and P and Q otherwise. Then P - e^eps Q is at most
-    P' - e^eps Q' besides the mass a, which counts as an infinite loss (:func:`_failure`).
+    P' - e^eps Q' besides the mass a, which counts as an infinite loss (:func:`_failure_cost`).
 
     The losses of P' and Q' are shifted by s = a + b at most. A cumulant of order t takes sums for 1, so that its moment
     is 1 and the mean of g(Y) = phi(tY) + t phi(-Y), phi(x) = e^x - 1 - x (:func:`.pair.moments`). As |phi'(x)| is at
@@ -379,22 +377,23 @@ def _shift_of(pair: Any, moment: Array, t: Array) -> Array:
     return 1.01 * (2 * (t + 2) * shift * share + 2 * jnp.sqrt(share) * risen + risen * risen)
 
 
-def _mass(pair: Any) -> Array:
+def _infinite_mass(pair: Any) -> Array:
     """Returns the mass m_i of the pair's infinite losses, rounded up; 1 where the pair is not valid."""
     mass = pair.infinite_mass() * (1 + pair.infinite_mass_error() + ROUNDING * roundoff())
     return jnp.where(pair.is_valid(), jnp.minimum(mass, 1.0), 1.0)
 
 
-def _lost(pair: Any) -> Array:
+def _failure_probability(pair: Any) -> Array:
     """Returns the mass m_i with four times what the sums miss: 1 - delta' of it are added to a delta'."""
-    return jnp.minimum(_mass(pair) + 4 * sum(_surplus(pair), jnp.zeros(())), 1.0)
+    return jnp.minimum(_infinite_mass(pair) + 4 * sum(_surplus(pair), jnp.zeros(())), 1.0)
 
 
-def _failure(mechanism: Mechanism, relation: Relation) -> Array:
+def _failure_cost(mechanism: Mechanism, relation: Relation) -> Array:
     """Returns -log(1 - m_i), the largest over the directions."""
     if not mechanism.may_fail:
         return jnp.zeros(())
-    return functools.reduce(jnp.maximum, (-log_complement(_lost(p)) for p in mechanism.dominating_pairs(relation)))
+    costs = [-log_complement(_failure_probability(pair)) for pair in mechanism.dominating_pairs(relation)]
+    return functools.reduce(jnp.maximum, costs)
 
 
 def _divergence_of_finite(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
@@ -404,20 +403,20 @@ def _divergence_of_finite(mechanism: Mechanism, orders: Array, relation: Relatio
 
     def divergence(pair: Any) -> Array:
         # Both terms are rounded up by the allowance; only rounding makes their sum negative.
-        moment, lost = pair.cumulant(orders - 1), orders * -log_complement(_mass(pair))
+        moment, lost = pair.cumulant(orders - 1), orders * -log_complement(_infinite_mass(pair))
         raised = moment + lost + allowance() * (jnp.abs(moment) + lost)
         raised = raised + _shift_of(pair, moment, jnp.maximum(orders - 1, 0.0))
         known = pair.is_valid() & (orders > 1) & ~jnp.isnan(raised)
         return jnp.where(known, jnp.maximum(raised, 0.0) / (orders - 1), jnp.inf)
 
-    found = functools.reduce(jnp.maximum, map(divergence, mechanism.dominating_pairs(relation)))
-    return jnp.where((orders > 1) & mechanism.releases_nothing(), 0.0, found)
+    divergences = functools.reduce(jnp.maximum, map(divergence, mechanism.dominating_pairs(relation)))
+    return jnp.where((orders > 1) & mechanism.releases_nothing(), 0.0, divergences)
 
 
 @kernel
-def _left(delta: Array, log_kept: Array) -> Array:
+def _remaining_delta(delta: Array, log_kept: Array) -> Array:
     """Returns delta' at which m + (1 - m) delta' is delta, rounded down; NaN, which has no epsilon, where none is."""
-    # m is rounded up, so that less of delta is left.
+    # Rounding m up leaves less of delta.
     lost = -jnp.expm1(log_kept) * (1 + ROUNDING * roundoff())
     left = (delta - lost) / (1 - lost) * (1 - ROUNDING * roundoff())
     return jnp.where(left > 0, left, jnp.nan)
@@ -539,7 +538,7 @@ def epsilon(
     validation.check_delta(delta, pure=True)
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)
-    tried, between = _search(orders)
+    tried, between = _orders_to_try(orders)
     # At delta = 0 only the divergence of order infinity implies anything.
     if is_concrete(delta) and not np.any(delta):
         return largest_losses(mechanism, steps, relation)
@@ -570,7 +569,7 @@ def delta(
     validation.check_epsilon(epsilon)
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)
-    tried, between = _search(orders)
+    tried, between = _orders_to_try(orders)
     return _least_over_orders(mechanism, steps, epsilon, tried, relation, ToDelta(conversion), between)
 
 
@@ -581,12 +580,10 @@ def _check_composition(mechanism: Mechanisms, steps: Steps, relation: Relation) 
         check_count(part, count)
 
 
-def _search(orders: Orders | str) -> tuple[ArrayLike, bool]:
+def _orders_to_try(orders: Orders | str) -> tuple[ArrayLike, bool]:
     """Returns the orders to try, and whether to go on between them."""
-    # The value of `orders` that asks for a search between the default orders.
-    continuous = "continuous"
     if isinstance(orders, str):
-        validation.check_one_of(orders, "orders", (continuous,))
+        validation.check_one_of(orders, "orders", ("continuous",))
         return np.array(DEFAULT_ORDERS), True
     return checked_orders(orders, infinity=True), False
 
@@ -625,7 +622,7 @@ def _imply(
         return least
 
     def curve_of(orders: Array) -> Array:
-        return total(mechanism, steps, orders, relation)
+        return composed_divergence(mechanism, steps, orders, relation)
 
     # The search between the orders may only lower the least; its NaN leaves that of the orders.
     return jnp.fmin(least, to.between(curve_of, curve, as_float64(orders), number))

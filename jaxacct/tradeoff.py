@@ -128,15 +128,15 @@ class TradeOff:
         """
         if self.relation == "add":
             raise ValueError('relation = "add" has the example under the null hypothesis: give "remove".')
-        apart = self.relation == "add_or_remove" and knows_both_ways(self.mechanism, self.steps)
-        relation: Relation = "remove" if apart else self.relation
+        has_both_directions = self.relation == "add_or_remove" and knows_both_ways(self.mechanism, self.steps)
+        relation: Relation = "remove" if has_both_directions else self.relation
         return self._at_each(true_positive_rate, baseline, relation)
 
     def _at_each(self, bounds_of: Callable[..., Bounds], fpr: ArrayLike, relation: Relation) -> Bounds:
         """Returns the bounds of :func:`curve`, or of a function like it, at rates of any shape."""
         rates = np.asarray(fpr, np.float64)
-        found = bounds_of(self.mechanism, self.steps, rates.reshape(-1), relation=relation)
-        return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(rates.shape)[()], found)
+        bounds = bounds_of(self.mechanism, self.steps, rates.reshape(-1), relation=relation)
+        return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(rates.shape)[()], bounds)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -224,14 +224,14 @@ def checked_rates(fpr: ArrayLike) -> ArrayLike:
 
 @kernel
 def _elementwise(function: Callable[..., Array], *arguments: ArrayLike) -> Array:
-    return leave_scope(_clip(function, *(as_float64(argument) for argument in arguments)))
+    return leave_scope(_clipped_rates(function, *(as_float64(argument) for argument in arguments)))
 
 
 @compiled(static=("function",))
-def _clip(function: Callable[..., Array], *arguments: Array) -> Array:
+def _clipped_rates(function: Callable[..., Array], *arguments: Array) -> Array:
     *_, rates = values = jnp.broadcast_arrays(*arguments)
-    found = function(*values)
-    return jnp.where(_is_rate(rates) & ~jnp.isnan(found), jnp.clip(found, 0.0, 1.0), 0.0)
+    rates_missed = function(*values)
+    return jnp.where(_is_rate(rates) & ~jnp.isnan(rates_missed), jnp.clip(rates_missed, 0.0, 1.0), 0.0)
 
 
 def _approximate_dp(epsilon: Array, delta: Array, rate: Array) -> Array:
@@ -251,9 +251,9 @@ def _perfect(rate: Array) -> Array:
 
 def _gaussian(mu: Array, rate: Array) -> Array:
     inside = (rate > 0) & (rate < 1) & (mu < jnp.inf)
-    found = ndtr(-ndtri(jnp.where(inside, rate, 0.5)) - jnp.where(inside, mu, 1.0))
+    inner = ndtr(-ndtri(jnp.where(inside, rate, 0.5)) - jnp.where(inside, mu, 1.0))
     ends = jnp.where(rate == 0, 1.0, 0.0)
-    return jnp.where(mu >= 0, jnp.where(inside, found, ends), 0.0)
+    return jnp.where(mu >= 0, jnp.where(inside, inner, ends), 0.0)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def certify_profile(mechanism: Any, steps: Any, epsilons: Any, relation: Relatio
     else:
         bounds = _monotone(saddlepoint.accountant.curve(query))
         if query.is_concrete:
-            # A gap of delta of 1e-13, or of 1e-6 of itself, needs no more. Sound for any value.
+            # A gap of delta of 1e-13, or of 1e-6 of itself, needs no more. Any value is sound.
             small = bounds.upper - bounds.lower <= 1e-13
             other = functools.partial(of_atoms.curve, query)
             bounds = _monotone(narrow_down(replace(bounds, converged=small), other, 1e-6))
@@ -319,11 +319,11 @@ def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: Rela
         type(pairs).infinite_mass is DominatingPair.infinite_mass for parts in directions for pairs, _ in parts
     )
     curve = as_float64(compose(mechanism, steps, ORDERS + 1, relation)) if has_moments else None
-    return _last(directions, curve, level)
+    return _chernoff_epsilon(directions, curve, level)
 
 
 @compiled
-def _last(directions: list[Parts], curve: Array | None, delta: Array) -> Array:
+def _chernoff_epsilon(directions: list[Parts], curve: Array | None, delta: Array) -> Array:
     """Returns the least epsilon over the orders t at which E[e^(tY)] leaves no direction more than delta.
 
     ``curve`` are Rényi divergences of all directions; where it is None the pairs give the moments. Beyond epsilon
@@ -470,11 +470,11 @@ def curve(
         raise ValueError(f"fpr of shape {np.shape(rates)} is no list: give one axis of rates, at least one, or a rate.")
     a = as_float64(rates)
     if not np.ndim(rates):
-        found = curve(mechanism, steps, a[None], relation=relation)
-        return leave_scope(jax.tree.map(lambda leaf: leaf[0], found))
+        bounds = curve(mechanism, steps, a[None], relation=relation)
+        return leave_scope(jax.tree.map(lambda leaf: leaf[0], bounds))
     concrete = is_concrete(mechanism, steps, rates)
     positive = np.asarray(rates)[np.asarray(rates) > 0] if concrete else np.ones(0)
-    # The grid of epsilons goes to this delta, by the least rate above 0. Sound for any value.
+    # The grid of epsilons goes to this delta, by the least rate above 0. Any value is sound.
     delta = 1e-9 * float(np.clip(np.min(positive, initial=1.0), 1e-200, 1.0))
     is_one_way = relation in REVERSE and not knows_both_ways(mechanism, steps)
     sides = [relation, relation if is_one_way else REVERSE.get(relation, relation)]
@@ -483,11 +483,12 @@ def curve(
     known = jnp.isfinite(last)
     grid = jnp.where(known, jnp.maximum(last, 1e-6), 1.0) * jnp.linspace(0.0, 1.0, 2 * ROW)
     if concrete and not known:
-        return leave_scope(_unknown(a))
+        nothing = jnp.zeros_like(a)
+        return leave_scope(Bounds(lower=nothing, estimate=nothing, upper=1 - a, converged=nothing > 0))
     ask = {r: functools.partial(certify_profile, mechanism, steps, relation=r) for r in every}
     profiles = {r: ask[r](np.asarray(grid) if concrete else grid) for r in every}
     if concrete:
-        # Places of the tangents at the rates that are asked for: there the bound from below is nearly attained.
+        # Places of the tangents at the rates: there the bound from below is nearly attained.
         middle = _both_sides(profiles[sides[0]], profiles[sides[1]], is_one_way)
         for r, sign in zip(sides, (1.0, -1.0), strict=True):
             profiles[r] = extend(profiles[r], tangents(middle, rates) * sign, ask[r])
@@ -516,8 +517,8 @@ def advantage(mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_
     '0.38292492 0.38292492'
     """
     check(mechanism, steps)
-    found = certify_profile(mechanism, steps, np.zeros(1), relation)
-    lower, upper = found.lower[0], found.upper[0]
+    profile = certify_profile(mechanism, steps, np.zeros(1), relation)
+    lower, upper = profile.lower[0], profile.upper[0]
     return leave_scope(enclose(lower, upper, upper < 1))
 
 
@@ -543,11 +544,11 @@ def true_positive_rate(
     """
     validation.check_numbers(fpr=fpr)
     validation.check_type(relation, "relation", str)
-    found = curve(mechanism, steps, fpr, relation=relation)
+    bounds = curve(mechanism, steps, fpr, relation=relation)
     rounding = 2 * roundoff()
-    lower = jnp.maximum(1 - as_float64(found.upper) - rounding, 0.0)
-    upper = jnp.minimum(1 - as_float64(found.lower) + rounding, 1.0)
-    return leave_scope(enclose(lower, upper, found.converged))
+    lower = jnp.maximum(1 - as_float64(bounds.upper) - rounding, 0.0)
+    upper = jnp.minimum(1 - as_float64(bounds.lower) + rounding, 1.0)
+    return leave_scope(enclose(lower, upper, bounds.converged))
 
 
 @kernel(derivatives=Differences(_has_converged))
@@ -590,17 +591,12 @@ def bayes_risk(
     error = 16 * roundoff() * (1 + jnp.abs(jnp.log(rarer)))
     places = odds + error * jnp.arange(-1.0, 2.0)
     places = jnp.maximum(places, jnp.arange(3.0) * 1e-300)
-    found = certify_profile(mechanism, steps, np.asarray(places) if is_concrete(places) else places, relation)
-    lower = jnp.maximum(rarer * (1 - found.upper[0]) * (1 - 8 * roundoff()) - 4 * roundoff(), 0.0)
-    upper = rarer * (1 - found.lower[2]) * (1 + 8 * roundoff())
+    profile = certify_profile(mechanism, steps, np.asarray(places) if is_concrete(places) else places, relation)
+    lower = jnp.maximum(rarer * (1 - profile.upper[0]) * (1 - 8 * roundoff()) - 4 * roundoff(), 0.0)
+    upper = rarer * (1 - profile.lower[2]) * (1 + 8 * roundoff())
     valid = (chance > 0) & (chance < 1)
     lower, upper = jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 0.5)
-    return leave_scope(enclose(lower, upper, valid & (found.upper[0] < 1)))
-
-
-def _unknown(a: Array) -> Bounds:
-    nothing = jnp.zeros_like(a)
-    return Bounds(lower=nothing, estimate=nothing, upper=1 - a, converged=nothing > 0)
+    return leave_scope(enclose(lower, upper, valid & (profile.upper[0] < 1)))
 
 
 def _both_sides(ahead: Profile, behind: Profile, is_one_way: bool) -> Profile:
@@ -651,10 +647,10 @@ def extend(profile: Profile, epsilons: Any, ask: Callable[[np.ndarray], Profile]
     new = np.setdiff1d(np.asarray(epsilons)[np.asarray(epsilons) > 0], old)
     if not new.size:
         return profile
-    found = ask(new)
+    added = ask(new)
     order = np.argsort(np.concatenate([old, new]), kind="stable")
     epsilon, lower, upper = (
-        np.concatenate([np.asarray(x), np.asarray(y)])[order] for x, y in zip(profile, found, strict=True)
+        np.concatenate([np.asarray(x), np.asarray(y)])[order] for x, y in zip(profile, added, strict=True)
     )
     lower, upper = np.maximum.accumulate(lower[::-1])[::-1], np.minimum.accumulate(upper)
     return Profile(*jax.device_put((epsilon, lower, upper)))
@@ -672,7 +668,7 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
     corners = jnp.concatenate([x[:-1], x[1:], x[:-1] * (1 + inner)])
     deltas = jnp.concatenate(lines.corners())
 
-    def at(rate: Array) -> tuple[Array, Array]:
+    def bounds_at(rate: Array) -> tuple[Array, Array]:
         margin = 8 * roundoff()
         wider = rounding_of_lengths(jnp.diff(epsilon))  # a crossing takes a sum and a product more
 
@@ -687,7 +683,7 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
         return below, jnp.maximum(above, beyond)
 
     # One rate at a time: a batch of them would hold rates times corners.
-    below, above = jax.lax.map(at, rates)
+    below, above = jax.lax.map(bounds_at, rates)
     known = ~(jnp.isnan(below) | jnp.isnan(above))
     return jnp.where(known, jnp.maximum(below, 0.0), 0.0), jnp.where(known, jnp.clip(above, 0.0, 1 - rates), 1 - rates)
 
@@ -729,12 +725,11 @@ def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Ar
     """
     validation.check_numbers(epsilon=epsilon, delta=delta, fpr=fpr)
     e, d, rates = (
-        as_float64(_check_probability(value, name))
-        for value, name in ((epsilon, "epsilon"), (delta, "delta"), (fpr, "fpr"))
+        as_float64(_checked_list(value, name)) for value, name in ((epsilon, "epsilon"), (delta, "delta"), (fpr, "fpr"))
     )
     validation.check_epsilon(validation.as_array(epsilon))
     validation.check_probability(validation.as_array(delta), "delta")
-    return leave_scope(_supremum(e, d, rates))
+    return leave_scope(_supremum_of_lines(e, d, rates))
 
 
 @kernel
@@ -755,8 +750,8 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
     [0.6]
     """
     validation.check_numbers(fpr=fpr, fnr=fnr, epsilon=epsilon)
-    a, b = _curve(fpr, fnr)
-    return leave_scope(_deltas(a, b, as_float64(_check_probability(epsilon, "epsilon"))))
+    a, b = _checked_curve(fpr, fnr)
+    return leave_scope(_deltas_of_polygon(a, b, as_float64(_checked_list(epsilon, "epsilon"))))
 
 
 @kernel
@@ -802,7 +797,7 @@ def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     ([0.0, 0.2, 1.0], [1.0, 0.2, 0.0])
     """
     validation.check_numbers(fpr=fpr, fnr=fnr)
-    a, b = _curve(fpr, fnr)
+    a, b = _checked_curve(fpr, fnr)
     return leave_scope((b[::-1], a[::-1]))
 
 
@@ -822,7 +817,7 @@ def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
     [1.0, 0.6, 0.2, 0.0]
     """
     validation.check_numbers(fpr=fpr, fnr=fnr)
-    a, b = _curve(fpr, fnr)
+    a, b = _checked_curve(fpr, fnr)
     return leave_scope(_lower_hull(a, b))
 
 
@@ -846,7 +841,7 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     ([0.0, 0.0, 0.1, 0.5, 1.0, 1.0], [1.0, 1.0, 0.5, 0.1, 0.0, 0.0])
     """
     validation.check_numbers(fpr=fpr, fnr=fnr)
-    a, b = _curve(fpr, fnr)
+    a, b = _checked_curve(fpr, fnr)
     return leave_scope(_symmetrize(a, b))
 
 
@@ -863,8 +858,8 @@ def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
     [0.6]
     """
     validation.check_numbers(fpr=fpr, fnr=fnr, rates=rates)
-    a, b = _curve(fpr, fnr)
-    return leave_scope(jnp.interp(as_float64(_check_probability(rates, "rates")), a, b))
+    a, b = _checked_curve(fpr, fnr)
+    return leave_scope(jnp.interp(as_float64(_checked_list(rates, "rates")), a, b))
 
 
 def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
@@ -886,7 +881,7 @@ def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
     ([0.0, 0.8, 0.2, 0.0], [0.0, 0.5, 0.5, 0.0])
     """
     validation.check_numbers(fpr=fpr, fnr=fnr)
-    a, b = (np.asarray(_check_probability(value, name), np.float64) for value, name in ((fpr, "fpr"), (fnr, "fnr")))
+    a, b = (np.asarray(_checked_list(value, name), np.float64) for value, name in ((fpr, "fpr"), (fnr, "fnr")))
     _check_polygon(a, b)
     p = np.concatenate([[1 - b[0]], -np.diff(b), [b[-1]]])
     q = np.concatenate([[a[0]], np.diff(a), [1 - a[-1]]])
@@ -899,19 +894,19 @@ def _is_rate(values: Array) -> Array:
 
 
 @compiled
-def _supremum(epsilons: Array, deltas: Array, rates: Array) -> Array:
+def _supremum_of_lines(epsilons: Array, deltas: Array, rates: Array) -> Array:
     highest = jax.vmap(lambda rate: jnp.max(_two_lines(epsilons, deltas, rate)))(rates)
     known = jnp.all((epsilons >= 0) & _is_rate(deltas))
     return jnp.where(known & _is_rate(rates), jnp.clip(highest, 0.0, 1.0), 0.0)
 
 
 @compiled
-def _deltas(a: Array, b: Array, epsilons: Array) -> Array:
-    def at(epsilon: Array) -> Array:
+def _deltas_of_polygon(a: Array, b: Array, epsilons: Array) -> Array:
+    def delta_at(epsilon: Array) -> Array:
         return jnp.max(1 - b - jnp.where(a > 0, jnp.exp(epsilon) * a, 0.0))
 
     known = jnp.all(_is_rate(a) & _is_rate(b)) & ~jnp.isnan(epsilons)
-    return jnp.where(known, jnp.clip(jax.vmap(at)(epsilons), 0.0, 1.0), 1.0)
+    return jnp.where(known, jnp.clip(jax.vmap(delta_at)(epsilons), 0.0, 1.0), 1.0)
 
 
 @compiled
@@ -946,7 +941,7 @@ def _lower_hull(a: Array, b: Array) -> Array:
     return jnp.minimum(b[before] + share * (b[after] - b[before]), b)
 
 
-def _check_probability(value: Any, name: str) -> Any:
+def _checked_list(value: Any, name: str) -> Any:
     array = validation.as_array(value)
     if np.ndim(array) != 1 or not np.size(array):
         raise ValueError(f"{name} of shape {np.shape(array)} is no list: give one axis, at least one entry.")
@@ -962,8 +957,8 @@ def _check_polygon(a: np.ndarray, b: np.ndarray) -> None:
         )
 
 
-def _curve(fpr: Any, fnr: Any) -> tuple[Array, Array]:
-    a, b = _check_probability(fpr, "fpr"), _check_probability(fnr, "fnr")
+def _checked_curve(fpr: Any, fnr: Any) -> tuple[Array, Array]:
+    a, b = _checked_list(fpr, "fpr"), _checked_list(fnr, "fnr")
     if is_concrete(a, b):
         _check_polygon(np.asarray(a), np.asarray(b))
     return as_float64(a), as_float64(b)

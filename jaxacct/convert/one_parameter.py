@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -328,8 +328,8 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
     start = jnp.minimum(moments[:-1] - slope * x[:-1], 0.0)
     best = (-start + jnp.sqrt(start**2 - start * slope)) / jnp.where(slope > 0, slope, 1.0)
 
-    def ratio(at: Array, intercept: Array) -> Array:
-        return (intercept + slope * at) / (at * (at + 1))
+    def ratio(place: Array, intercept: Array) -> Array:
+        return (intercept + slope * place) / (place * (place + 1))
 
     inner = jnp.clip(best, jnp.where(x[:-1] > 0, x[:-1], x[1:]), x[1:])
     values = jnp.maximum(ratio(inner, start), rdp / orders)
@@ -398,32 +398,11 @@ LONGEST_SPAN, MOST_RUNS = 100.0, 2000
 """Longest range, in nats, and most runs. Limits of work alone."""
 
 FINE = 64
-"""Mesh points in a range, for up to a hundred runs. Sound for any value; more are tighter and slower."""
+"""Mesh points in a range, for up to a hundred runs. Any value is sound; more are tighter and slower."""
 
 STEP_ERROR = 4e-14
 """Relative error of one evaluation of (*): t is off by an ulp of the range, which near its end is 64 of p(t). The upper
 bounds rest on it: it must not be lowered."""
-
-
-def _size(span: float, steps: int) -> tuple[int, int]:
-    """Returns the numbers of mesh points in a range, and on either side of 0.
-
-    The losses' sum has mean k e^2/8 and deviation sqrt(k) e/2 at most; 12 of these are e^-72.
-    """
-    points = FINE if steps <= 100 else FINE // 2
-    ranges = min(float(steps), steps * span / 4 + 6 * math.sqrt(steps)) + 2
-    return points, math.ceil(ranges * points)
-
-
-def is_affordable(span: float, steps: float) -> bool:
-    """Returns whether a range and a number of runs are within the limits above, and of 10^9 mesh values: four seconds.
-
-    The number of values grows as the runs' to the power 3/2.
-    """
-    if not (0 < span <= LONGEST_SPAN and 1 <= steps <= MOST_RUNS):
-        return False
-    points, count = _size(span, int(steps))
-    return 2.0 * points * count * steps <= 1e9
 
 
 @takes_python_values
@@ -448,7 +427,18 @@ def bounded_range_to_delta(span: float, steps: int, epsilon: float) -> Bounds:
     """
     validation.check_numbers(span=span, epsilon=epsilon)
     validation.check_epsilon(epsilon)
-    return _at(*_worst(span, steps), span, steps, float(epsilon))
+    x, worst = _worst_profile(span, steps)
+    if epsilon >= span * steps:
+        upper = 0.0
+    elif epsilon >= x[-1]:
+        upper = float(worst[-1])
+    else:
+        place = int(np.searchsorted(x, epsilon, side="right")) - 1
+        share = math.expm1(epsilon - x[place]) / math.expm1(x[place + 1] - x[place])
+        upper = float((1 - share) * worst[place] + share * worst[place + 1]) * (1 + 1e-12)
+    upper = min(upper, 1.0)  # after the chord's slack
+    lower = min(_best_equal_choice(span, steps, float(epsilon)), upper)
+    return Bounds(lower, math.nan, upper, upper - lower <= 1e-2 * upper)
 
 
 @takes_python_values
@@ -462,29 +452,15 @@ def bounded_range_to_epsilon(span: float, steps: int, delta: float) -> Bounds:
     """
     validation.check_numbers(span=span, delta=delta)
     validation.check_delta(delta)
-    x, worst = _worst(span, steps)
-    upper = _inverse(x, worst, delta)
+    x, worst = _worst_profile(span, steps)
+    upper = _epsilon_of_profile(x, worst, delta)
     # Where the lower bound exceeds delta, some composition has no smaller epsilon.
-    low = bisect(lambda epsilon: _together(span, steps, epsilon) > delta, 0.0, span * steps, steps=40)
+    low = bisect(lambda epsilon: _best_equal_choice(span, steps, epsilon) > delta, 0.0, span * steps, steps=40)
     upper = min(upper, span * steps * (1 + STEP_ERROR))
     return Bounds(min(low, upper), math.nan, upper, upper - low <= 1e-3 * upper)
 
 
-def _at(x: np.ndarray, worst: np.ndarray, span: float, steps: int, epsilon: float) -> Bounds:
-    if epsilon >= span * steps:
-        upper = 0.0
-    elif epsilon >= x[-1]:
-        upper = float(worst[-1])
-    else:
-        place = int(np.searchsorted(x, epsilon, side="right")) - 1
-        share = math.expm1(epsilon - x[place]) / math.expm1(x[place + 1] - x[place])
-        upper = float((1 - share) * worst[place] + share * worst[place + 1]) * (1 + 1e-12)
-    upper = min(upper, 1.0)  # after the chord's slack
-    lower = min(_together(span, steps, epsilon), upper)
-    return Bounds(lower, math.nan, upper, upper - lower <= 1e-2 * upper)
-
-
-def _inverse(x: np.ndarray, worst: np.ndarray, delta: float) -> float:
+def _epsilon_of_profile(x: np.ndarray, worst: np.ndarray, delta: float) -> float:
     """Returns the least epsilon >= 0 at which the chords are at most delta; inf where none is on the mesh."""
     passing = np.flatnonzero((worst <= delta) & (x >= 0))
     if not passing.size:
@@ -496,14 +472,18 @@ def _inverse(x: np.ndarray, worst: np.ndarray, delta: float) -> float:
     return float(x[place - 1] + math.log1p(share * math.expm1(x[place] - x[place - 1]))) * (1 + 1e-12)
 
 
-def _worst(span: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
+def _worst_profile(span: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns a mesh of epsilons, negative ones too, and upper bounds on D_k there."""
     steps = validation.check_whole(steps, "steps", 1, MOST_RUNS, "the number of runs")
     if not 0 < span <= LONGEST_SPAN:
         raise ValueError(f"span = {span} is out of range: give the length of the losses' interval, in (0, 100].")
-    if not is_affordable(span, steps):
+    # Mesh points in a range, and on either side of 0: the losses' sum has mean k e^2/8 and deviation sqrt(k) e/2 at
+    # most, and 12 of these are e^-72.
+    points = FINE if steps <= 100 else FINE // 2
+    count = math.ceil((min(float(steps), steps * span / 4 + 6 * math.sqrt(steps)) + 2) * points)
+    # 10^9 mesh values take four seconds; their number grows as that of the runs to the power 3/2.
+    if 2.0 * points * count * steps > 1e9:
         raise ValueError(f"steps = {steps} at span = {span} are too many: give fewer, or use jaxacct.rdp.")
-    points, count = _size(span, steps)
     h = span / points
     x = h * np.arange(-count, count + 1)
     t = np.append(h * np.arange(points), span)
@@ -514,6 +494,11 @@ def _worst(span: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
     inside = np.clip(x, -span, span)
     single = np.expm1((inside - span) / 2) ** 2 / -math.expm1(-span) * (1 + STEP_ERROR)
     worst = np.where(x < -span, -np.expm1(x), np.where(x > span, 0.0, single))
+
+    def shift(padded: np.ndarray, by: int) -> np.ndarray:
+        first = (padded.size - x.size) // 2 + by
+        return padded[first : first + x.size]
+
     # Each step turns D_(k-1) on the mesh into an upper bound on D_k: the largest of (*) over the t's of the mesh, with
     # the bulge between each two of them.
     for _ in range(steps - 1):
@@ -523,21 +508,16 @@ def _worst(span: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
         before, best = None, np.zeros_like(worst)
         # At each t of the mesh its value of (*); between two of them the larger one and the bulge.
         for j in range(points + 1):
-            value = _from(padded, -j, x.size) * high[j] + _from(padded, points - j, x.size) * low[j]
+            value = shift(padded, -j) * high[j] + shift(padded, points - j) * low[j]
             if before is not None:
-                apart = _from(ends, 1 - j, x.size) - _from(ends, points + 1 - j, x.size)
-                best = np.maximum(best, np.maximum(before, value) + bulge[j - 1] * np.maximum(apart, 0.0))
+                gap = shift(ends, 1 - j) - shift(ends, points + 1 - j)
+                best = np.maximum(best, np.maximum(before, value) + bulge[j - 1] * np.maximum(gap, 0.0))
             before = value
         worst = np.minimum(best * (1 + STEP_ERROR), 1.0)
     return x, np.minimum.accumulate(worst)
 
 
-def _from(padded: np.ndarray, by: int, size: int) -> np.ndarray:
-    first = (padded.size - size) // 2 + by
-    return padded[first : first + size]
-
-
-def _together(span: float, steps: int, epsilon: float) -> float:
+def _best_equal_choice(span: float, steps: int, epsilon: float) -> float:
     """Returns a lower bound on the worst delta: the best of many t that are the same for all runs, rounded down.
 
     The logarithms of a run's two masses are formed each by itself: as the complement of the larger one, the smaller
@@ -634,7 +614,7 @@ def gaussian_mu(epsilon: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
     validation.check_numbers(epsilon=epsilon, delta=delta)
     validation.check_epsilon(epsilon)
     validation.check_delta(delta)
-    return _exact_below("mu", epsilon, delta)
+    return _exact("mu", epsilon, delta)
 
 
 def gdp_to_rdp(mu: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Array, "*batch orders"]:
@@ -686,30 +666,25 @@ def _exact(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
     # The scope is entered before the derivative's rule, which would take NumPy's float64 for float32. A mu that XLA
     # would flush to 0 is not 0.
     first = as_float64(first) if quantity == "mu" else kept_positive(as_float64(first))
-    return leave_scope(_convert(quantity, first, as_float64(second)))
-
-
-@kernel
-def _exact_below(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
-    return _exact(quantity, first, second)
+    return leave_scope(_gdp_conversion(quantity, first, as_float64(second)))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 @compiled(static=("quantity",))
-def _convert(quantity: str, first: Array, second: Array) -> Array:
+def _gdp_conversion(quantity: str, first: Array, second: Array) -> Array:
     # Functions of the three quantities, each from the other two and rounded to its safe side.
     quantities = {"delta": delta_above, "epsilon": _epsilon_above, "mu": _mu_below}
     return jnp.vectorize(quantities[quantity])(first, second)
 
 
-@_convert.defjvp
-def _answer_jvp(quantity: str, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
+@_gdp_conversion.defjvp
+def _gdp_conversion_jvp(quantity: str, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
     """Differentiates delta in closed form, the other two by the implicit function."""
-    value = _convert(quantity, *primals)
+    value = _gdp_conversion(quantity, *primals)
     with scope():
         first, second = (as_float64(primal) for primal in primals)
-        found = as_float64(value)
-        mu, epsilon = {"delta": (first, second), "epsilon": (first, found), "mu": (found, first)}[quantity]
+        answer = as_float64(value)
+        mu, epsilon = {"delta": (first, second), "epsilon": (first, answer), "mu": (answer, first)}[quantity]
         # At a mu of 0, no loss at all, epsilon = 0 keeps the slopes that it has next to there.
         place = jnp.where(epsilon == 0, 0.0, epsilon / mu)
         by_mu = jnp.exp(-0.5 * (place - mu / 2) ** 2 - LOG_NORMAL)
@@ -721,7 +696,7 @@ def _answer_jvp(quantity: str, primals: tuple[Any, Any], tangents: tuple[Any, An
         }[quantity]
         if quantity == "epsilon":
             # An epsilon of 0 stays at 0, whichever way the arguments move.
-            by_first, by_second = (jnp.where(found <= 0, 0.0, slope) for slope in (by_first, by_second))
+            by_first, by_second = (jnp.where(answer <= 0, 0.0, slope) for slope in (by_first, by_second))
         first_move, second_move = (as_float64(move) for move in tangents)
         return value, by_first * first_move + by_second * second_move
 
@@ -779,32 +754,32 @@ def mechanism_to_dp(
     >>> tuple(float(value) for value in mechanism_to_dp(Laplace(scale=4.0), relation="replace"))
     (0.5000000000000036, 0.0)
     """
-    # The epsilon of each class, a function of the mechanism and the shift. RandomizedResponse's is the log ratio of its
-    # probabilities, for any number of outcomes.
-    stated = {
-        PureDP: lambda mechanism, shift: mechanism.epsilon,
-        ApproximateDP: lambda mechanism, shift: mechanism.epsilon,
-        ExponentialMechanism: lambda mechanism, shift: mechanism.epsilon,
-        RandomizedResponse: lambda mechanism, shift: mechanism.epsilon,
-        Laplace: lambda mechanism, shift: _noise_ratio(shift, mechanism.scale),
-        DiscreteLaplace: lambda mechanism, shift: _noise_ratio(float(mechanism.sensitivity), mechanism.scale),
-        PoissonSubsampledLaplace: _subsampled_laplace,
-        PoissonSubsampledDP: _epsilon_of_sample,
-        DPWithoutReplacement: _epsilon_of_sample,
-    }
     _check_run(mechanism, relation)
-    if type(mechanism) in stated:
-        delta: Any = 0.0
-        if isinstance(mechanism, ApproximateDP):
-            delta = mechanism.delta
-        elif isinstance(mechanism, (PoissonSubsampledDP, DPWithoutReplacement)):
-            delta = _amplify_delta(mechanism.delta, mechanism.sampling_rate)
-        return _dp(stated[type(mechanism)](mechanism, _shift(relation)), delta)
-    # Those whose losses end, by the pairs that say where.
-    if type(mechanism) in (AboveThreshold, DiscretePair, LaplaceWithoutReplacement, PrivacyLoss):
-        # The two directions of a pair may differ: what is said of "remove" or "add" holds for the reverse, too.
+    # A subclass may be another mechanism. The epsilon of RandomizedResponse is the log ratio of its probabilities, for
+    # any number of outcomes.
+    kind, known, delta = type(mechanism), cast(Any, mechanism), 0.0
+    if kind in (PureDP, ApproximateDP, ExponentialMechanism, RandomizedResponse):
+        epsilon, delta = known.epsilon, getattr(known, "delta", 0.0)
+    elif kind is Laplace:
+        epsilon = _noise_ratio(_shift(relation), known.scale)
+    elif kind is DiscreteLaplace:
+        epsilon = _noise_ratio(float(known.sensitivity), known.scale)
+    elif kind is PoissonSubsampledLaplace:
+        if relation == "replace":
+            raise ValueError(
+                'relation = "replace" has no pure epsilon here for a sampled Laplace: use "add_or_remove".'
+            )
+        epsilon = _amplify(_noise_ratio(1.0, known.scale), known.sampling_rate)
+    elif kind in (PoissonSubsampledDP, DPWithoutReplacement):
+        epsilon = _amplify(known.epsilon, known.sampling_rate)
+        delta = _amplify_delta(known.delta, known.sampling_rate)
+    elif kind in (AboveThreshold, DiscretePair, LaplaceWithoutReplacement, PrivacyLoss):
+        # Their losses end, and the pairs say where. The two directions of a pair may differ: what is said of "remove"
+        # or "add" holds for the reverse, too.
         return _end_of_losses(mechanism, "add_or_remove" if relation in REVERSE else relation)
-    raise ValueError(_no_epsilon(mechanism))
+    else:
+        raise ValueError(_no_epsilon(mechanism))
+    return _valid_dp(epsilon, delta)
 
 
 def _no_epsilon(mechanism: Mechanism) -> str:
@@ -899,7 +874,7 @@ def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remov
             f"{type(mechanism).__name__} may tell everything with probability delta = {np.max(seen):.3g}, so it is "
             "not GDP: use an (epsilon, delta) or zCDP filter, with mechanism_delta."
         )
-    return _surely(_gdp_of_pure(epsilon), delta)
+    return _gdp_of_pure(epsilon, delta)
 
 
 def _check_run(mechanism: Mechanism, relation: Relation) -> None:
@@ -973,20 +948,15 @@ def _zcdp_of_range(epsilon: Array) -> Array:
 
 
 @kernel(compiles=By.XLA_FAST, derivatives=Differences())
-def _surely(mu: Array, delta: Array) -> Array:
-    """Returns mu where nothing fails, and ``inf`` elsewhere."""
-    return jnp.where(delta == 0, mu, jnp.inf)
-
-
-@kernel(compiles=By.XLA_FAST, derivatives=Differences())
-def _dp(epsilon: Array, delta: Array) -> tuple[Array, Array]:
+def _valid_dp(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     epsilon, delta = jnp.broadcast_arrays(as_float64(epsilon), as_float64(delta))
     valid = (epsilon >= 0) & (delta >= 0) & (delta <= 1)
     return jnp.where(valid, kept_positive(epsilon), jnp.inf), jnp.where(valid, kept_positive(delta), 1.0)
 
 
 @kernel(compiles=By.XLA_FAST, derivatives=Differences())
-def _gdp_of_pure(epsilon: Array) -> Array:
+def _gdp_of_pure(epsilon: Array, delta: Array) -> Array:
+    """Returns the least known mu of a pure epsilon, rounded up; ``inf`` where delta is above 0."""
     epsilon = as_float64(epsilon)
     probability = (1 - margin_of_costs()) / (1 + jnp.exp(jnp.minimum(epsilon, 700.0)))
     place, error = jnp.vectorize(quantile)(probability)
@@ -995,17 +965,7 @@ def _gdp_of_pure(epsilon: Array) -> Array:
     # most epsilon/2 and the right side at least mu (1 - mu^2/24)/sqrt(2 pi).
     near = jnp.sqrt(jnp.pi / 2) * epsilon * (1 + 0.07 * epsilon**2) * (1 + margin_of_costs())
     bound = jnp.maximum(jnp.where(epsilon < 0.5, jnp.minimum(bound, near), bound), TINY)
-    return jnp.where(is_zero(epsilon), 0.0, jnp.where(epsilon >= 0, bound, jnp.inf))
-
-
-def _subsampled_laplace(mechanism: PoissonSubsampledLaplace, shift: float) -> Any:
-    if shift != 1.0:
-        raise ValueError('relation = "replace" has no pure epsilon here for a sampled Laplace: use "add_or_remove".')
-    return _amplify(_noise_ratio(1.0, mechanism.scale), mechanism.sampling_rate)
-
-
-def _epsilon_of_sample(mechanism: PoissonSubsampledDP | DPWithoutReplacement, shift: float) -> Any:
-    return _amplify(mechanism.epsilon, mechanism.sampling_rate)
+    return jnp.where(delta == 0, jnp.where(is_zero(epsilon), 0.0, jnp.where(epsilon >= 0, bound, jnp.inf)), jnp.inf)
 
 
 def _end_of_losses(mechanism: Mechanism, relation: Relation) -> tuple[Any, Any]:
@@ -1017,20 +977,16 @@ def _end_of_losses(mechanism: Mechanism, relation: Relation) -> tuple[Any, Any]:
         raise ValueError(
             f"mechanism of shape {mechanism.batch_shape}: give one {type(mechanism).__name__}, or use jax.vmap."
         )
-    ends = [_end_of_pair(pair) for pair in mechanism.dominating_pairs(relation)]
-    return _worst_end(tuple(ends))
+    return _end_of_pairs(mechanism.dominating_pairs(relation))
 
 
 @kernel(compiles=By.XLA_FAST, derivatives=Differences())
-def _end_of_pair(pair: DominatingPair) -> tuple[Array, Array]:
-    highest = jnp.maximum(pair.supremum()[1], 0.0)
-    infinite = pair.infinite_mass() * (1 + pair.infinite_mass_error()) * (1 + margin_of_costs())
-    # Masses may sum to one within a tolerance alone: what the pair cannot vouch for is left to the other checks of it.
-    known = pair.is_valid() & (infinite >= 0)
-    return jnp.where(known, highest, jnp.inf), jnp.where(known, jnp.minimum(infinite, 1.0), 1.0)
-
-
-@kernel(compiles=By.XLA_FAST, derivatives=Differences())
-def _worst_end(ends: tuple[tuple[Array, Array], ...]) -> tuple[Array, Array]:
-    epsilons, deltas = (jnp.stack([as_float64(each) for each in part]) for part in zip(*ends, strict=True))
-    return jnp.max(epsilons), kept_positive(jnp.max(deltas))
+def _end_of_pairs(pairs: tuple[DominatingPair, ...]) -> tuple[Array, Array]:
+    epsilons, deltas = [], []
+    for pair in pairs:
+        infinite = pair.infinite_mass() * (1 + pair.infinite_mass_error()) * (1 + margin_of_costs())
+        # Masses may sum to one within a tolerance alone: a pair that cannot vouch for them is left to its other checks.
+        known = pair.is_valid() & (infinite >= 0)
+        epsilons.append(jnp.where(known, jnp.maximum(pair.supremum()[1], 0.0), jnp.inf))
+        deltas.append(jnp.where(known, jnp.minimum(infinite, 1.0), 1.0))
+    return functools.reduce(jnp.maximum, epsilons), kept_positive(functools.reduce(jnp.maximum, deltas))

@@ -7,7 +7,8 @@ order:
 - orders, and the search for the best one (:func:`least_between`),
 - logarithms of sums and differences, with their error bounds,
 - closed bounds (:func:`epsilon_mironov` and the others),
-- the optimal relation, with its proof (:func:`epsilon_at`, :func:`log_delta_at`, :func:`least_rdp_at`),
+- the optimal relation, with its proof (:func:`optimal_epsilon`, :func:`optimal_log_delta`,
+  :func:`optimal_least_rdp`),
 - the public functions :func:`rdp_to_epsilon`, :func:`rdp_to_delta` and :func:`least_rdp`.
 
 Source: Asoodeh, Liao, Calmon, Kosut and Sankar (2021), "Three variants of differential privacy: lossless conversion and
@@ -135,7 +136,7 @@ def least_between(bound: Callable[[Array], Array], low: Array, high: Array) -> A
 # ----------------------------------------------------------------------------------------------------
 
 CUT_EXPONENT = 600.0
-"""Exponent at which e^x is cut off, below float64's 709; a term beside it is then below e^-500 of it. Proofs of this
+"""Exponent at which e^x is cut off, below float64's 709; another term is then below e^-500 of it. Proofs of this
 file rest on it."""
 
 
@@ -315,7 +316,7 @@ def least_rdp_f(epsilon: Array, delta: Array, orders: Array) -> Array:
     )
     log_linear = jnp.log(orders) + jnp.log(delta)
     total = jnp.logaddexp(log_rest, log_linear)
-    # Where epsilon is small the two terms sum to nearly one, and the logarithm is formed from the distance.
+    # Where epsilon is small the two terms sum to nearly one, and the logarithm comes from their distance from one.
     near = jnp.log1p(jnp.expm1(jnp.minimum(log_rest, 0.0)) + jnp.exp(jnp.minimum(log_linear, CUT_EXPONENT)))
     return epsilon + jnp.where(jnp.abs(total) < 0.25, near, total) / power
 
@@ -358,7 +359,7 @@ def least_rdp_f(epsilon: Array, delta: Array, orders: Array) -> Array:
 # of the paper's closed bound. Where a delta >= 1 the least p is 1, and rdp >= epsilon - log(1 - delta) is all there is:
 # p^a (p - delta)^-b alone is at least its value there.
 #
-# Everything is formed in logarithms and without cancellation: 1 - B(e^-y) = e^(-b y) (phi(b y) + b phi(-y)) with
+# All formulas are in logarithms and without cancellation: 1 - B(e^-y) = e^(-b y) (phi(b y) + b phi(-y)) with
 # phi(x) = e^x - 1 - x, and so on. Each term is moved to its bound's safe side by its own rounding, as derived above; so
 # the bound holds for every pair that the search may come upon, a bad one too.
 # ----------------------------------------------------------------------------------------------------
@@ -372,7 +373,7 @@ def margin_of_optimal() -> float:
     return 4 * arithmetic().function
 
 
-def epsilon_at(rdp: Array, order: Array, delta: Array, *, many: bool = False) -> Array:
+def optimal_epsilon(rdp: Array, order: Array, delta: Array, *, many: bool = False) -> Array:
     """Returns the least epsilon >= 0 that ``rdp`` at one order implies at ``delta``, rounded up; elementwise.
 
     It is (*) solved for epsilon, with t2 = e^-y at the y where (**) holds. The search goes over log y, for next to
@@ -405,12 +406,12 @@ def epsilon_at(rdp: Array, order: Array, delta: Array, *, many: bool = False) ->
         z = log_step + fall
         above, beyond = jnp.maximum(z, 0.0), jnp.log1p(jnp.exp(-jnp.abs(z)))  # log(1 + e^z) is their sum
         log_t1_power = jnp.maximum(-fall, log_step) + beyond
-        apart, near = (above + beyond) / power, beyond + (above - z)
-        far = jnp.log(-jnp.expm1(-order * apart))
+        log_ratio, near = (above + beyond) / power, beyond + (above - z)
+        far = jnp.log(-jnp.expm1(-order * log_ratio))
         below = jnp.minimum(base + near + far, 0.0)
         rounding = (1 + jnp.abs(log_t1_power)) / power + 2 + near - far
         rounding = rounding + (fall + jnp.abs(log_step)) / (1 + above)
-        sides = jnp.expm1(below) * jnp.expm1(-y) / -jnp.expm1(-apart)
+        sides = jnp.expm1(below) * jnp.expm1(-y) / -jnp.expm1(-log_ratio)
         return jnp.log(sides) - log_delta, log_t1_power / power + below + margin_of_optimal() * rounding
 
     low = jnp.broadcast_to(jnp.log(-log_complement(delta)), rdp.shape)
@@ -429,7 +430,7 @@ def _log_sum(first: Array, second: Array) -> Array:
     return jnp.maximum(first, second) + jnp.log1p(jnp.exp(-jnp.abs(first - second)))
 
 
-def log_delta_at(rdp: Array, order: Array, epsilon: Array, *, many: bool = False) -> Array:
+def optimal_log_delta(rdp: Array, order: Array, epsilon: Array, *, many: bool = False) -> Array:
     """Returns the log of the least delta that ``rdp`` at one order implies at ``epsilon``, rounded up; elementwise.
 
     It is (*), with t2 = t1 e^-x at the x where (**) holds. ``epsilon`` may be a scalar; ``many`` is as above.
@@ -459,7 +460,7 @@ def log_delta_at(rdp: Array, order: Array, epsilon: Array, *, many: bool = False
     return jnp.where(rdp == 0, -jnp.inf, jnp.minimum(jnp.where(alone, certain + allowance, least), 0.0))
 
 
-def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
+def optimal_least_rdp(epsilon: Array, delta: Array, order: Array) -> Array:
     """Returns the least divergence of one order that delta(epsilon) = ``delta`` allows, rounded down; elementwise.
 
     It uses e^(b rdp) - 1 >= delta a (t1^b - t2^b) - (1 - B(t2)), the first rounded down, the second up.
@@ -473,7 +474,7 @@ def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
         log_linear = log_linear - margin_of_optimal() * (1 - jnp.log(delta) + jnp.abs(log_denominator))
         excess = jnp.exp(jnp.minimum(log_linear, CUT_EXPONENT)) * (1 - margin_of_optimal())
         excess = excess - jnp.exp(jnp.minimum(log_missing, CUT_EXPONENT)) * (1 + margin_of_optimal())
-        # Where 1 is negligible beside the two terms, it is left out.
+        # The formula leaves 1 out where it is negligible against the two terms.
         share = jnp.exp(jnp.minimum(log_missing - log_linear, 0.0)) * (1 + margin_of_optimal())
         vast = log_linear + log_complement(jnp.minimum(share, 1.0))
         log_moment = jnp.where(log_linear > CUT_EXPONENT / 2, vast, jnp.log1p(jnp.maximum(excess, 0.0)))
@@ -663,7 +664,7 @@ class Conversion(abc.ABC):
 
     def least(self, rdp: Array, orders: Array, number: Array) -> Array:
         """Returns the least that any of the orders (n,) implies, rounded up; 0 where nothing was released."""
-        # Number of orders from which on the best of them is found by shorter searches. Tightness only.
+        # Number of orders from which on shorter searches find the best of them. Tightness only.
         many = 6
         least = jnp.min(self.of_orders(rdp, orders, number, many=rdp.shape[0] >= many))
         return jnp.where(jnp.all(rdp == 0) & self.is_known(number), 0.0, least)
@@ -695,10 +696,10 @@ class ToEpsilon(Conversion):
         # Closed rules for epsilon, by the names of `METHODS`.
         epsilon = {"closed": epsilon_closed, "improved": epsilon_improved, "mironov": epsilon_mironov}
         delta, all_orders = number, orders
-        some, finite = (rdp >= 0) & (rdp < jnp.inf), _within(orders)
+        some, finite = (rdp >= 0) & (rdp < jnp.inf), _are_finite_orders(orders)
         possible, inside = (delta >= 0) & (delta < 1), (delta > 0) & (delta < 1)
         known = some & inside if finite is True else some & inside & finite
-        given, asked = rdp, delta
+        every_rdp, every_delta = rdp, delta
         rdp, delta = jnp.where(known, rdp, 1.0), jnp.where(inside, delta, 0.5)
         orders = orders if finite is True else jnp.where(known, orders, 2.0)
         if self.method != "optimal":
@@ -706,13 +707,17 @@ class ToEpsilon(Conversion):
             magnitude = rdp - log_below(orders - 1) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
             bound = jnp.where(rdp == 0, 0.0, epsilon[self.method](rdp, orders, delta) + margin_of_closed() * magnitude)
         else:
-            bound = epsilon_at(rdp, orders, delta, many=many)
+            bound = optimal_epsilon(rdp, orders, delta, many=many)
         bound = jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf)
         if finite is True:
             return bound
         # At order infinity each rule is its own limit: rdp + log(1 - delta), or without that logarithm.
-        spared = log_complement(jnp.where(possible, asked, 0.0)) if self.method in SPARING else jnp.zeros_like(asked)
-        largest = jnp.maximum(given + spared * (1 - margin_of_closed()), 0.0) * (
+        spared = (
+            log_complement(jnp.where(possible, every_delta, 0.0))
+            if self.method in SPARING
+            else jnp.zeros_like(every_delta)
+        )
+        largest = jnp.maximum(every_rdp + spared * (1 - margin_of_closed()), 0.0) * (
             1 + roundoff() * jnp.where(spared < 0, 2.0, 0.0)
         )
         return jnp.where(some & possible & (all_orders == jnp.inf), largest, bound)
@@ -742,11 +747,11 @@ class ToDelta(Conversion):
         return jnp.where(pure, largest, implied)
 
 
-def _within(orders: Array) -> Any:
+def _are_finite_orders(orders: Array) -> Any:
     """Returns where orders are above 1 and finite; True itself where all are concrete and so."""
     if is_concrete(orders):
-        within = (np.asarray(orders) > 1) & (np.asarray(orders) < np.inf)
-        return True if np.all(within) else within
+        are_finite = (np.asarray(orders) > 1) & (np.asarray(orders) < np.inf)
+        return True if np.all(are_finite) else are_finite
     return (orders > 1) & (orders < jnp.inf)
 
 
@@ -755,7 +760,7 @@ def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, 
     # The same rules for the logarithm of delta.
     log_delta = {"closed": log_delta_closed, "improved": log_delta_improved, "mironov": log_delta_mironov}
     if method == "optimal":
-        return log_delta_at(rdp, orders, epsilon, many=many)
+        return optimal_log_delta(rdp, orders, epsilon, many=many)
     logs = log_delta[method](rdp, orders, epsilon)
     return logs + margin_of_closed() * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
 
@@ -796,7 +801,7 @@ def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
     largest = (epsilon - log_complement(jnp.where(some, delta, 0.0))) * (1 - margin_of_closed())
     epsilon, delta, orders = (jnp.where(known, v, w) for v, w in ((epsilon, 1.0), (delta, 0.1), (orders, 2.0)))
     if method == "optimal":
-        bound = least_rdp_at(epsilon, delta, orders)
+        bound = optimal_least_rdp(epsilon, delta, orders)
     else:
         magnitude = epsilon + (1 + jnp.log(orders) - jnp.log(delta)) / (orders - 1)
         bound = {"g": least_rdp_g, "f": least_rdp_f}[method](epsilon, delta, orders) - margin_of_closed() * magnitude

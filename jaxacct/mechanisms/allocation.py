@@ -1,6 +1,6 @@
 """Random allocation: each example takes part in few steps of many, drawn at random. Its pairs, by convex order.
 
-The first part, down to :func:`_product`, is the pair of one step out of t (:func:`allocation_pairs`); the second is
+The first part, down to :func:`_log_product`, is the pair of one step out of t (:func:`allocation_pairs`); the second is
 that of two steps out of n (:func:`paired_allocation_pairs`); the last is the mechanism :class:`RandomAllocation`, with
 more than two participations as a composition of blocks. In both pairs the likelihood ratio is spread onto finitely many
 points, which makes it larger in convex order, so that the spread pair dominates.
@@ -59,9 +59,9 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import DiscretePair, FinitePair, noiseless_pairs
+from jaxacct.mechanisms.finite import DiscretePair, FinitePair, surely_seen
 from jaxacct.mechanisms.gaussian import Gaussian
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, counts_of, directions, is_absent, is_endless
+from jaxacct.mechanisms.mechanism import Mechanism, NoisyMechanism, Relation, choose, counts_of, directions
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff, scale_error
 from jaxacct.numerics.precision import as_float64, is_concrete, leave_scope, within_scope
@@ -70,7 +70,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 FINE = 2**13
 """Points of the fine grid on which sums fall before some of them are chosen.
 
-The quadrature of X's law (:func:`_single`) counts on it: fewer would break the error that it states.
+The quadrature of X's law (:func:`_law_of_one_term`) counts on it: fewer would break the error that it states.
 """
 
 LEAST_NOISE = 0.05
@@ -136,8 +136,8 @@ class RandomAllocationPair(FinitePair):
         ways = (lambda: _log_moments_removed(s, t, orders)), (lambda: self._log_moments_added(orders))
         # A concrete direction compiles its own program alone.
         seen = is_concrete(self.removes)
-        found = (ways[0] if self.removes else ways[1])() if seen else jax.lax.cond(self.removes, *ways)
-        moment = jnp.where(t == 1, gaussian, jnp.fmin(found, gaussian))
+        log_moments = (ways[0] if self.removes else ways[1])() if seen else jax.lax.cond(self.removes, *ways)
+        moment = jnp.where(t == 1, gaussian, jnp.fmin(log_moments, gaussian))
         return jnp.where(self.is_valid(), moment, jnp.nan) / (orders - 1)
 
     def _log_moments_added(self, orders: Array) -> Array:
@@ -196,7 +196,7 @@ def allocate(noise_multiplier: Array, batches: Array, points: int) -> tuple[Rati
     tails, and theta, a bound on the relative error of the law's values.
     """
     s, t = noise_multiplier, batches.astype(jnp.int32)
-    first, grid_ends, infinite, in_tails = _single(s, t, points)
+    first, grid_ends, infinite, in_tails = _law_of_one_term(s, t, points)
     log_variance = jnp.minimum(1 / s**2, 40.0)
     deviation = jnp.sqrt(jnp.expm1(log_variance))
 
@@ -260,18 +260,18 @@ class Grid(NamedTuple):
         return jnp.where(logs == -jnp.inf, 0.0, jnp.clip(place, 1, FINE - 2)).astype(jnp.int32)
 
 
-def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
+def _law_of_one_term(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
     """Returns the law of X, the logs of its least and largest value, P's mass at infinity and Q's mass at 0.
 
     Four nodes of Gauss's rule integrate density and share over a cell: for a cell width of (37 + 1/s)/FINE the rule
     errs by less than 3e-14 of the integral.
     """
-    # Nodes and weights of the Gauss-Legendre rule on [-1, 1] that integrates over a cell of z; see :func:`_single`.
+    # Nodes and weights of the Gauss-Legendre rule on [-1, 1] that integrates over a cell of z.
     gauss = np.polynomial.legendre.leggauss(4)
     # Largest number of standard deviations under Q at which float64 holds the masses: e^(-37^2/2) = e^-685.
     farthest = 37.0
-    # Standard deviations of z, under Q and under P, beyond which values are spread to 0 and infinity: 7e-31 of mass.
-    # Sound for any value: a smaller one spreads more.
+    # Standard deviations of z, under Q and under P, beyond which values are moved to 0 and infinity: 7e-31 of mass.
+    # Any value is sound: a smaller one spreads more.
     far = 11.5
     start = jnp.maximum(-far, s * -650.0 + 0.5 / s)
     stop = jnp.minimum(1 / s + far, farthest)
@@ -280,11 +280,11 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
     nodes, weights = (gauss[0] + 1) / 2, gauss[1] / 2
     at = (z[:-1, None] + h * nodes[None]).astype(jnp.float64)
     density = jnp.exp(-(at**2) / 2) * (h * weights[None] / jnp.sqrt(2 * jnp.pi))
-    up = jnp.expm1(nodes * h / s) / jnp.expm1(h / s)
-    down = jnp.exp(nodes * h / s) * jnp.expm1((1 - nodes) * h / s) / jnp.expm1(h / s)
+    upper_share = jnp.expm1(nodes * h / s) / jnp.expm1(h / s)
+    lower_share = jnp.exp(nodes * h / s) * jnp.expm1((1 - nodes) * h / s) / jnp.expm1(h / s)
     zero = jnp.zeros(1)
-    upward, downward = jnp.sum(density * up[None], axis=1), jnp.sum(density * down[None], axis=1)
-    # The tails of X are spread to 0 and to infinity: their Q-mass to 0, their P-mass to infinity.
+    upward, downward = jnp.sum(density * upper_share[None], axis=1), jnp.sum(density * lower_share[None], axis=1)
+    # The spread moves the tails of X to 0 and to infinity: their Q-mass to 0, their P-mass to infinity.
     in_tails = ndtr(start) + ndtr(-stop)
     infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + scale_error(1e-12))
     masses = jnp.concatenate([in_tails[None], jnp.concatenate([downward, zero]) + jnp.concatenate([zero, upward])])
@@ -339,20 +339,20 @@ def coarsen(logs: Array, masses: Array, eta: Array, share_of_terms: Array | floa
     A gap costs its width squared times the mass there: so widths go like the inverse cube root of the density of all
     the tilted laws together. Any choice of points is a spread, and sound.
     """
-    # Share of the points that are spaced evenly on the fine grid. Sound for any value. They are for the far tails, on
+    # Share of the points that are spaced evenly on the fine grid. Any value is sound. They are for the far tails, on
     # which high moments of 1/M rest.
     even = 0.1
-    # Share of the points spaced evenly in log(1 + k/t M_k). Sound for any value. That is about the loss of the epoch if
+    # Share of the points spaced evenly in log(1 + k/t M_k). Any value is sound. That is about the loss of the epoch if
     # all but these k terms are as expected: a far tail of the loss comes from a single large term, whose shape has to
     # be kept to the end.
     share_of_jumps = 0.25
-    # Mass, of P and of Q, below which no points are sought: a hundredth of a unit of roundoff. Sound for any value.
+    # Mass, of P and of Q, below which no points are sought: a hundredth of a unit of roundoff. Any value is sound.
     relevant = 1e-18
     # More such powers, over the standard deviation of the ratio's logarithm, around 0 and 1: the tails of Q and P.
-    # Sound for any values.
+    # Any value is sound.
     spreads = np.array([-6.0, -4.5, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.5, 6.0])
-    # Powers of the ratio whose expectations are to be kept well: points are chosen where the tilted laws lie. Negative
-    # ones serve the Rényi divergence of adding an example. Sound for any values: any choice of points is a spread.
+    # Powers of the ratio whose expectations the law has to keep: it gets points where the tilted laws lie. Negative
+    # ones serve the Rényi divergence of adding an example. Any value is sound: any choice of points is a spread.
     powers = np.array([-16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 9.0, 17.0])
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(logs)])
     positive = masses[1:]
@@ -396,7 +396,7 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
     factorials = jnp.asarray(log_factorials)
     growth = k * (k - 1) / (2 * s**2)
     g = jnp.where(k < 2, -jnp.inf, growth + jnp.log(-jnp.expm1(-jnp.maximum(growth, 1e-300))) - factorials)
-    whole = jnp.logaddexp(g, -factorials)
+    log_f = jnp.logaddexp(g, -factorials)
     steps = t.astype(jnp.int32)
 
     def exponential(count: Array) -> Array:
@@ -410,10 +410,10 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
     def advance(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         h, error, count, bit = carry
         both = jnp.logaddexp(np.log(2.0) + exponential(count), h)
-        h, error, count = _product(h, both), 2 * error + roundings(h, both), 2 * count
+        h, error, count = _log_product(h, both), 2 * error + roundings(h, both), 2 * count
         odd = (steps >> (bit - 1)) & 1
-        more = jnp.logaddexp(_product(h, whole), _product(exponential(count), g))
-        more_error = error + roundings(h, whole) + roundings(exponential(count), g)
+        more = jnp.logaddexp(_log_product(h, log_f), _log_product(exponential(count), g))
+        more_error = error + roundings(h, log_f) + roundings(exponential(count), g)
         return jnp.where(odd, more, h), jnp.where(odd, more_error, error), count + odd, bit - 1
 
     # The state is the log coefficients of H_count, their rounding, count, and the bits of t that are left. A step
@@ -430,7 +430,7 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
     return jnp.where(orders <= LARGEST_ORDER, between, jnp.nan)
 
 
-def _product(one: Array, other: Array) -> Array:
+def _log_product(one: Array, other: Array) -> Array:
     """Returns the logs of the coefficients of a product of polynomials, from the logs of theirs."""
     n, k = np.indices((LARGEST_ORDER + 1, LARGEST_ORDER + 1))
     return jax.nn.logsumexp(jnp.where(k <= n, one[k] + other[np.maximum(n - k, 0)], -jnp.inf), axis=1)
@@ -460,21 +460,21 @@ def _product(one: Array, other: Array) -> Array:
 # maximum by about the squared deviation of M: so rows get closer towards the maximum, the more so the smaller the
 # deviation is, and the spread between rows remains far smaller than it.
 #
-# Rounding is counted as above: eta for masses, theta for values.
+# Rounding counts as above: eta for masses, theta for values.
 #
 # Sources: convex order as above; division at random, Feldman and Shenfeld (2025), "Privacy amplification by random
 # allocation", where every part has one of the steps.
 # ----------------------------------------------------------------------------------------------------
 
 PARTS = 4
-"""Number of parts. Sound for any value from 2 on; more parts cost time and tighten the bound.
+"""Number of parts. Any value from 2 on is sound; more parts cost time and tighten the bound.
 
 Two would give the epsilon of two epochs of half the steps; each further one takes a step of two dimensions. With 4, 5
 and 8 the epsilon of a (100, 5) allocation with s = 0.6 was 7.86, 7.83 and 7.80; 8.09 with 2.
 """
 
 ROWS = 64
-"""Number of rows, values of 2 T/S^2 over its maximum. Sound for any value."""
+"""Number of rows, values of 2 T/S^2 over its maximum. Any value is sound."""
 
 
 class _Spread(NamedTuple):
@@ -562,18 +562,18 @@ def _pair_laws(few: RatioLaw, many: RatioLaw, n: Array, square: Array, points: i
     # The state is the law of (S, T); each step adds one part. The last part goes straight to the ratio.
     law, _ = jax.lax.scan(lambda law, part: (_with_part(law, *part, width, square), None), law, (middle, numbers))
     # The number of pairs, in units of an even part's size squared, without the pairs within parts.
-    within = (PARTS - longer) * less**2 + longer * (less + 1) ** 2
-    return _ratio(law, last, (n**2 - within) / 2 * (PARTS / n) ** 2, width, points)
+    within_parts = (PARTS - longer) * less**2 + longer * (less + 1) ** 2
+    return _law_of_ratio(law, last, (n**2 - within_parts) / 2 * (PARTS / n) ** 2, width, points)
 
 
 def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square: Array) -> _Spread:
     """Returns the law of (S + M, T + S M), of so many parts."""
-    # Largest width of rows; the width is the squared deviation of the parts where that is less. Sound for any value.
+    # Largest width of rows; the width is the squared deviation of the parts where that is less. Any value is sound.
     flattest = 2.0
     # Least positive row, of 2 T/S^2 over its maximum: below it T hardly tells beside S times the sum of the parts to
-    # come. Sound for any value. The rows are 0, and e^-u, u evenly in log(1 + u/width).
+    # come. Any value is sound. The rows are 0, and e^-u, u evenly in log(1 + u/width).
     least_row = 1e-4
-    # The sum is put on the grid as a mean: near 1, where the grid is dense.
+    # The grid takes the sum as a mean: near 1, where it is dense.
     least = jnp.log(jnp.minimum(law.columns[1], part.values[1]) / number)
     grid = Grid(least, jnp.log((law.columns[-1] + part.values[-1]) / number), width)
     fine = add_laws(law.sums(), 1 / number, part, 1 / number, grid)
@@ -596,10 +596,12 @@ def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square
         # The row just below, by the inverse of the formula for rows.
         place = ROWS - 1 - jnp.log1p(fall / bend) / largest * (ROWS - 2)
         j = jnp.clip(jnp.floor(place), 0, ROWS - 2).astype(jnp.int32)
-        up = jnp.clip((row - rows[j]) / (rows[j + 1] - rows[j]), 0.0, 1.0)
+        upper_share = jnp.clip((row - rows[j]) / (rows[j + 1] - rows[j]), 0.0, 1.0)
         both, i, right = mass * law.masses, i[:, None], right[:, None]
         for column, share in ((i, 1 - right), (i + 1, right)):
-            lower, upper = (jnp.stack([both * share * side, jnp.ones_like(both)], -1) for side in (1 - up, up))
+            lower, upper = (
+                jnp.stack([both * share * side, jnp.ones_like(both)], -1) for side in (1 - upper_share, upper_share)
+            )
             into = into.at[column, j].add(lower).at[column, j + 1].add(upper)
         return into, None
 
@@ -610,16 +612,16 @@ def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square
     return _Spread(columns, rows, masses / jnp.sum(masses), eta)
 
 
-def _ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, points: int) -> tuple[RatioLaw, Array]:
+def _law_of_ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, points: int) -> tuple[RatioLaw, Array]:
     """Returns the law of the ratio (T + S M)/pairs, and theta."""
     products = law.products()
     least = jnp.minimum(law.rows[1] * law.columns[1] ** 2 / 2, law.columns[1] * last.values[1])
     most = products[-1, -1] + law.columns[-1] * last.values[-1]
     grid = Grid(jnp.log(least / pairs), jnp.log(most / pairs), width)
     fine = _spread_values(grid, last, law, lambda value: (products + law.columns[:, None] * value) / pairs, 16)
-    found = coarsen(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, 1.0, points)
+    ratio_law = coarsen(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, 1.0, points)
     largest = 2 + jnp.maximum(jnp.abs(grid.low), jnp.abs(grid.high))
-    return found, 4 * PARTS * largest * scale_error(VALUE_ERROR)
+    return ratio_law, 4 * PARTS * largest * scale_error(VALUE_ERROR)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -629,7 +631,7 @@ def _ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, points: int
 
 @register_dataclass
 @dataclass(frozen=True)
-class RandomAllocation(Mechanism):
+class RandomAllocation(NoisyMechanism):
     """One epoch of noisy sums over batches by random allocation, also called balls-in-bins sampling.
 
     Each example goes to exactly one of ``batches`` batches, or to ``participations`` of them, all different, drawn
@@ -661,7 +663,7 @@ class RandomAllocation(Mechanism):
     Formal guarantee: the pair dominates, so the upper bounds of accountants hold. A single batch is accounted for as
     the :class:`.Gaussian` that it is, exactly. For several the pair is larger in convex order than the tight one
     (it is not :attr:`~.Mechanism.tight`): a lower bound on the epsilon of an epoch itself is that of :meth:`summed`.
-    Rényi orders are bounded apart from the pair: :mod:`jaxacct.mechanisms.allocation`.
+    The bounds on Rényi orders do not come from the pair: :mod:`jaxacct.mechanisms.allocation`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead, as does
     noise below 0.05, or 0.085 with several participations.
@@ -709,18 +711,9 @@ class RandomAllocation(Mechanism):
             self.participations, "participations", 1, least, "how many of the batches hold an example"
         )
 
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.noise_multiplier)
+    noiseless_pairs = surely_seen
 
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(self.noise_multiplier, self.batches)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pair of an infinite loss, surely: the example is seen in some batch."""
-        directions(self, relation)
-        return noiseless_pairs(("replace",), -np.inf)
-
-    def ordinary(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
+    def with_unit_parameters(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
         noise, batches = choose(nothing, 1.0, self.noise_multiplier), choose(nothing, self.participations, self.batches)
         return replace(self, noise_multiplier=noise, batches=batches)
 
@@ -729,7 +722,7 @@ class RandomAllocation(Mechanism):
         return self.participations > 2
 
     @within_scope
-    def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
+    def decompose(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns mechanisms and numbers of runs that together are ``steps`` runs of this one, or dominate them.
 
         For a single batch, or an example in all batches, they are runs of the Gaussian mechanism, whose own pair is
@@ -754,7 +747,7 @@ class RandomAllocation(Mechanism):
             # One part for each size of block; a size that occurs nowhere gets 0 runs.
             for size, number, count in sizes[: 2 + k % 2]:
                 part = replace(self, batches=size, participations=number)
-                runs += part.apart(choose(full | (count == 0), 0, count * steps))
+                runs += part.decompose(choose(full | (count == 0), 0, count * steps))
         if not is_concrete(full, steps):
             return runs
         return [(part, count) for part, count in runs if np.any(count)] or runs[:1]
@@ -773,8 +766,8 @@ class RandomAllocation(Mechanism):
 
         Raises ValueError where the fields are no numbers, or ``levels`` is out of range.
 
-        >>> told = RandomAllocation(noise_multiplier=1.0, batches=10, participations=2).summed()
-        >>> round(float(np.maximum(told.p - np.exp(2) * told.q, 0).sum()), 4)  # delta(2), 0.0032 by sampling
+        >>> discrete = RandomAllocation(noise_multiplier=1.0, batches=10, participations=2).summed()
+        >>> round(float(np.maximum(discrete.p - np.exp(2) * discrete.q, 0).sum()), 4)  # delta(2), 0.0032 by sampling
         0.0027
         """
         if not is_concrete(self.noise_multiplier, self.batches) or self.batch_shape:
@@ -795,9 +788,9 @@ class RandomAllocation(Mechanism):
         losses = np.linspace(np.log1p(-rate), most, levels + 1)[1:]
         # The loss's inverse is the logarithm of (e^loss - 1 + rate)/rate.
         ends = s**2 * (losses + np.log1p(-(1 - rate) * np.exp(-losses)) - np.log(rate)) + 0.5
-        without, within = _normal_masses(ends / s), _normal_masses((ends - 1) / s)
-        q = _power(without, t)
-        p = np.convolve(_power(within, k), _power(without, t - k))
+        absent, present = _normal_masses(ends / s), _normal_masses((ends - 1) / s)
+        q = _law_of_sum(absent, t)
+        p = np.convolve(_law_of_sum(present, k), _law_of_sum(absent, t - k))
         # Outcomes that float64 hardly holds join the likeliest one. This is post-processing and reveals nothing more.
         least = (p < 1e-290) | (q < 1e-290)
         for masses in (p, q):
@@ -809,15 +802,15 @@ class RandomAllocation(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (P, Q) for "remove" and (Q, P) for "add", both spread over finitely many losses.
 
-        Raises ValueError for more than two participations, which accountants take apart.
+        Raises ValueError for more than two participations, which accountants decompose.
         """
-        asked = directions(self, relation)
+        direction_names = directions(self, relation)
         if self.composed:
             raise ValueError(
                 f"participations = {self.participations} are accounted for as a composition of blocks with two, not by "
-                "one pair: give this to what composes (jaxacct.epsilon), or take mechanism.apart(steps)."
+                "one pair: give this to what composes (jaxacct.epsilon), or take mechanism.decompose(steps)."
             )
-        removes = [direction == "remove" for direction in asked]
+        removes = [direction == "remove" for direction in direction_names]
         pairs = allocation_pairs if self.participations == 1 else paired_allocation_pairs
         return tuple(map(leave_scope, pairs(self.noise_multiplier, self.batches, self.points, removes)))
 
@@ -829,7 +822,7 @@ def _normal_masses(ends: np.ndarray) -> np.ndarray:
     return np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
 
 
-def _power(masses: np.ndarray, count: int) -> np.ndarray:
+def _law_of_sum(masses: np.ndarray, count: int) -> np.ndarray:
     """Returns the law of a sum of independent values, by direct products: small masses are as right as large ones."""
     result = np.ones(1)
     # Binary powers: ``masses`` is the law of 2^i values at bit i of the count, and ``result`` that of the bits so far.

@@ -18,17 +18,18 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import FinitePair, LossDistributionPair
+from jaxacct.mechanisms.finite import FinitePair, LossDistributionPair, mirrored_laws
 from jaxacct.mechanisms.mechanism import (
     DIRECTIONS,
     REVERSE,
     Mechanism,
     Relation,
     directions,
-    is_none,
+    is_exact_zero,
     more_of_a_group,
 )
 from jaxacct.mechanisms.pair import DominatingPair
@@ -84,7 +85,7 @@ class ByEpsilon(Mechanism):
         validation.check_epsilon(self.epsilon)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_none(self.epsilon)
+        return is_exact_zero(self.epsilon)
 
 
 @register_dataclass
@@ -96,7 +97,7 @@ class PureDP(ByEpsilon):
         epsilon (...): the guarantee, at least 0. 0 means that nothing is released; inf, that nothing is guaranteed.
 
     Relations: "add_or_remove" (default), "replace", "zero_out", "remove", "add". The guarantee is stated for the
-    relation asked for: an epsilon for adding and removing is *not* one for replacing. Under the first three it holds in
+    relation in use: an epsilon for adding and removing is *not* one for replacing. Under the first three it holds in
     both orders of two neighbours, and the pair, randomized response, is its own mirror image. Under "remove" or "add"
     it is a guarantee of that direction alone, whose worst loss is epsilon surely: k runs cost k epsilon. For one
     direction of a mechanism that is epsilon-DP in both give :class:`RandomizedResponse`, whose pairs are those of the
@@ -146,14 +147,14 @@ class ApproximateDP(Mechanism):
         delta (...): in [0, 1]; shapes broadcast.
 
     Relations: "add_or_remove" (default), "replace", "zero_out", "remove", "add". The guarantee is stated for the
-    relation asked for, as that of :class:`PureDP` is: under "remove" or "add" it is one of that direction alone, and
+    relation in use, as that of :class:`PureDP` is: under "remove" or "add" it is one of that direction alone, and
     the loss is infinite with probability delta, else epsilon.
 
     Formal guarantee: the pair dominates, at every real epsilon, and is attained; the proof for one direction is in the
     comment above :class:`ByEpsilon`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead. The Rényi
-    accountant counts delta apart from the divergences, since any delta above 0 makes all of them infinite.
+    accountant counts delta beside the divergences, since any delta above 0 makes all of them infinite.
 
     Source: Kairouz, Oh and Viswanath (2015), "The composition theorem for differential privacy", where this is the
     dominating mechanism in the proof of the composition theorem; Murtagh and Vadhan (2016), "The complexity of
@@ -177,7 +178,7 @@ class ApproximateDP(Mechanism):
         validation.check_probability(self.delta, "delta")
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_none(self.epsilon) & is_none(self.delta)
+        return is_exact_zero(self.epsilon) & is_exact_zero(self.delta)
 
     def of_group(self, size: int) -> ApproximateDP:
         return ApproximateDP(*more_of_a_group(self.epsilon, self.delta, size))
@@ -190,26 +191,18 @@ class ApproximateDP(Mechanism):
         epsilon, delta = jnp.broadcast_arrays(
             *(kept_positive(exact_float64(value)) for value in (self.epsilon, self.delta))
         )
-        if relation in REVERSE:
-            return (leave_scope(_one_way_pair(epsilon, delta)),)
-        high, low = binary_probabilities(epsilon)
-        p = jnp.stack([delta, (1 - delta) * high, (1 - delta) * low, jnp.zeros_like(delta)], axis=-1)
         infinite = jnp.full_like(epsilon, jnp.inf)
-        losses = jnp.stack([infinite, epsilon, -epsilon, -infinite], axis=-1)
-        # The mass delta is exact, as it is given.
-        units = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS, 0.0])
+        if relation in REVERSE:
+            p, q = _one_way_masses(epsilon, delta)
+            losses = [infinite, epsilon, -infinite]
+        else:
+            high, low = binary_probabilities(epsilon)
+            p = jnp.stack([delta, (1 - delta) * high, (1 - delta) * low, jnp.zeros_like(delta)], axis=-1)
+            q, losses = p[..., ::-1], [infinite, epsilon, -epsilon, -infinite]
+        # The user's delta is exact, and so is a mass of 0.
+        units = np.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS, 0.0])[: len(losses)]
         rounding = jnp.broadcast_to(units * roundoff(), p.shape)
-        return (leave_scope(FinitePair(p, p[..., ::-1], losses, rounding)),)
-
-
-def _one_way_pair(epsilon: Array, delta: Array) -> FinitePair:
-    """Returns the worst pair of (epsilon, delta)-DP in one direction: losses inf, epsilon and -inf."""
-    p, q = _one_way_masses(epsilon, delta)
-    infinite = jnp.full_like(epsilon, jnp.inf)
-    # The mass delta is exact, as it is given.
-    rounding = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS]) * roundoff()
-    losses = jnp.stack([infinite, epsilon, -infinite], axis=-1)
-    return FinitePair(p, q, losses, jnp.broadcast_to(rounding, p.shape))
+        return (leave_scope(FinitePair(p, q, jnp.stack(losses, axis=-1), rounding)),)
 
 
 @functools.partial(jax.jit, inline=True)
@@ -280,13 +273,13 @@ class RandomizedResponse(ByEpsilon):
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the report's laws for two true values; for "zero_out" the pairs of both directions."""
-        asked = directions(self, relation)
+        direction_names = directions(self, relation)
         epsilon = kept_positive(exact_float64(self.epsilon))
         ratio = jnp.exp(jnp.where(epsilon >= 0, -epsilon, jnp.nan))
         # All probabilities over that of the true value, 1: nothing overflows for a large epsilon.
         total = 1 + (self.outcomes - 1) * ratio
         if relation == "zero_out":
-            return tuple(self._against_uniform(epsilon, ratio, total, direction) for direction in asked)
+            return tuple(self._against_uniform(epsilon, ratio, total, direction) for direction in direction_names)
         true, other, rest = 1 / total, ratio / total, (self.outcomes - 2) * ratio / total
         masses, losses = [true, rest, other], [epsilon, jnp.zeros_like(epsilon), -epsilon]
         if self.outcomes == 2:
@@ -314,34 +307,16 @@ class RandomizedResponse(ByEpsilon):
 # ----------------------------------------------------------------------------------------------------
 
 
-def cdf_p(loss: Array, epsilon: Array) -> Array:
-    """Returns P(Y <= y) = (e^((y+e)/2) - 1) / (e^e - 1); like the survival functions, without cancellation at its 0."""
-    return _share(loss + epsilon, epsilon)
-
-
 def survival_p(loss: Array, epsilon: Array) -> Array:
-    """Returns P(Y > y) = (1 - e^((y-e)/2)) / (1 - e^-e)."""
-    return _mass_left(loss - epsilon, epsilon)
-
-
-def cdf_q(loss: Array, epsilon: Array) -> Array:
-    """Returns Q(Y <= y), by reflection P(Y >= -y)."""
-    return _mass_left(-loss - epsilon, epsilon)
+    """Returns P(Y > y) = (1 - e^((y-e)/2)) / (1 - e^-e), without cancellation where it is 0."""
+    return jnp.expm1(jnp.clip(loss - epsilon, -2 * epsilon, 0.0) / 2) / jnp.expm1(-epsilon)
 
 
 def survival_q(loss: Array, epsilon: Array) -> Array:
-    """Returns Q(Y > y), by reflection P(Y < -y)."""
-    return _share(epsilon - loss, epsilon)
-
-
-def _share(above: Array, epsilon: Array) -> Array:
+    """Returns Q(Y > y) = (e^((e-y)/2) - 1) / (e^e - 1), likewise."""
     # Numerator and denominator are divided by e^epsilon, which may overflow.
-    x = jnp.clip(above, 0.0, 2 * epsilon)
+    x = jnp.clip(epsilon - loss, 0.0, 2 * epsilon)
     return jnp.exp((x - 2 * epsilon) / 2) * jnp.expm1(-x / 2) / jnp.expm1(-epsilon)
-
-
-def _mass_left(below: Array, epsilon: Array) -> Array:
-    return jnp.expm1(jnp.clip(below, -2 * epsilon, 0.0) / 2) / jnp.expm1(-epsilon)
 
 
 @register_dataclass
@@ -358,7 +333,7 @@ class BoundedRangePair(LossDistributionPair):
     A supremum of profiles is a profile (it is convex in e^y). The loss that has this one has in [-e, e] the density
     e^(y/2) / (4 sinh(e/2)) under P, and e^(-y/2) / (4 sinh(e/2)) under Q: the pair is its own mirror image.
 
-    Rényi divergences are bounded apart from this law, as the worst t may be chosen for each order: with b = a - 1,
+    Rényi divergences have a sharper bound than this law's, as each order has its own worst t: with b = a - 1,
     A = 1 - e^(-a e) and B = e^-e (1 - e^(-b e)) the moment is (A e^(b t) - B e^(a t)) / (1 - e^-e), largest at
     e^t = b A / (a B), where it is A e^(b t) / (a (1 - e^-e)). The divergence is also at most a e^2/8, by Hoeffding's
     lemma.
@@ -387,9 +362,7 @@ def bounded_range_pair(epsilon: ArrayLike) -> BoundedRangePair:
     # which the exponential moves. What more it does is in proportion to its own exponent, and so a share of |log S|.
     error = (24 + e) * 2.0**-53
     free = jnp.full_like(e, jnp.nan)
-    zero = jnp.zeros_like(e)
-    laws = cdf_p, cdf_q, survival_p, survival_q
-    return BoundedRangePair(-e, e, e, zero, error, (free, free), *laws)
+    return BoundedRangePair(-e, e, e, jnp.zeros_like(e), error, (free, free), *mirrored_laws(survival_p, survival_q))
 
 
 @register_dataclass
@@ -407,7 +380,7 @@ class ExponentialMechanism(ByEpsilon):
             epsilon.
 
     Relations: "add_or_remove" (default), "remove", "add", "replace", "zero_out". The range is taken to be that of the
-    relation asked for. It has no direction: losses in [t - epsilon, t] are, the other way round, in [-t, epsilon - t].
+    relation in use. It has no direction: losses in [t - epsilon, t] are, the other way round, in [-t, epsilon - t].
 
     Formal guarantee: the pair dominates one run, tightly, and so dominates adaptive compositions. Of many runs it is
     not tight (:class:`.BoundedRangePair`), by a factor of up to (4/3)^(1/2) in epsilon. So every accountant of pairs
@@ -444,7 +417,7 @@ class ExponentialMechanism(ByEpsilon):
 
 
 @dataclass(frozen=True)
-class _Sampled(Mechanism):
+class _SampledDP(Mechanism):
     """The base of both kinds of sampling: a mechanism on a sample is (log(1 + q (e^epsilon - 1)), q delta)-DP."""
 
     epsilon: ArrayLike
@@ -459,7 +432,7 @@ class _Sampled(Mechanism):
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return (is_none(self.epsilon) & is_none(self.delta)) | is_none(self.sampling_rate)
+        return (is_exact_zero(self.epsilon) & is_exact_zero(self.delta)) | is_exact_zero(self.sampling_rate)
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -467,7 +440,7 @@ class _Sampled(Mechanism):
         directions(self, relation)
         fields = self.epsilon, self.delta, self.sampling_rate
         epsilon, delta, q = (kept_positive(exact_float64(value)) for value in fields)
-        # Both are raised for the rounding of a few functions; delta never exceeds that without sampling. Neither
+        # A margin for the rounding of a few functions raises both; delta never exceeds that without sampling. Neither
         # vanishes where a product underflows.
         raised = 1 + 16 * arithmetic().function
         delta = jnp.minimum(kept_above(q * jnp.where(delta <= 1, delta, jnp.nan) * raised, delta), delta)
@@ -508,7 +481,7 @@ def log_of_sampled(epsilon: Array, q: Array) -> Array:
 
 @register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledDP(_Sampled):
+class PoissonSubsampledDP(_SampledDP):
     """Any (epsilon, delta)-DP mechanism, run on a Poisson sample.
 
     Attributes:
@@ -530,7 +503,7 @@ class PoissonSubsampledDP(_Sampled):
 
 @register_dataclass
 @dataclass(frozen=True)
-class DPWithoutReplacement(_Sampled):
+class DPWithoutReplacement(_SampledDP):
     """Any (epsilon, delta)-DP mechanism, run on a sample of fixed size that is drawn without replacement.
 
     Attributes:

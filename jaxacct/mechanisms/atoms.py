@@ -70,7 +70,7 @@ def atoms_of_cells(
     """Returns the laws of a loss of which the masses of cells are known; as many atoms as edges.
 
     The outcomes are split into cells such that the loss of an outcome in cell i is between the i-th and the next edge.
-    Nothing is asked of the edges' spacing: a cell may be an atom, between two edges that are equal.
+    The edges may have any spacing: a cell may be an atom, between two edges that are equal.
 
     Args:
         edges (m,): non-decreasing losses, to ``edge_error``. The first may be -inf and the last inf, no others; if they
@@ -127,12 +127,14 @@ def atoms_of_cells(
     off = jnp.where(is_known, (16 * u * x + p_off / least + q_off / q_least) * (1 + 8 * u), jnp.inf)
     y = jnp.where(p < q, -x, x)
     share = jnp.abs(jnp.expm1(jnp.minimum(bottom - y - off, 0.0)) / jnp.expm1(jnp.minimum(-width, 0.0))) * (1 + 32 * u)
-    up = most * jnp.where(share <= 1, share, 1.0)
-    whole = (jnp.append(most - up, 0.0) + jnp.append(jnp.zeros(1), up)) * (1 + 64 * u)
+    moving = most * jnp.where(share <= 1, share, 1.0)
+    upper_masses = (jnp.append(most - moving, 0.0) + jnp.append(jnp.zeros(1), moving)) * (1 + 64 * u)
     loss = jnp.where(y - off > bottom, y - off, bottom)
     losses = jnp.stack([place, jnp.append(loss, -jnp.inf)])
-    masses = jnp.where(jnp.abs(losses) == jnp.inf, 0.0, jnp.stack([whole, jnp.append(jnp.maximum(least, 0.0), 0.0)]))
-    beyond = jnp.where(place[-1] == jnp.inf, whole[-1], 0.0)
+    masses = jnp.where(
+        jnp.abs(losses) == jnp.inf, 0.0, jnp.stack([upper_masses, jnp.append(jnp.maximum(least, 0.0), 0.0)])
+    )
+    beyond = jnp.where(place[-1] == jnp.inf, upper_masses[-1], 0.0)
     return atoms_in_order(losses, masses, (infinite[0] + beyond, infinite[1]), valid)
 
 
@@ -204,9 +206,9 @@ def atoms_of_masses(
     off = (loss_error + 2 * u * jnp.abs(losses) + TINY) * (1 + 4 * u)
     mass_off = jnp.where(masses + mass_error > 0, (mass_error + TINY) * (1 + 4 * u), 0.0)
     most, least = (masses + mass_off) * (1 + 2 * u), jnp.maximum((masses - mass_off) * (1 - 2 * u), 0.0)
-    is_endless = jnp.abs(losses) == jnp.inf
+    is_infinite = jnp.abs(losses) == jnp.inf
     beyond = jnp.sum(jnp.where(losses == jnp.inf, most, 0.0)) * (1 + 2 * u * losses.shape[-1])
-    most, least = (jnp.where(is_endless, 0.0, mass) for mass in (most, least))
+    most, least = (jnp.where(is_infinite, 0.0, mass) for mass in (most, least))
     places, masses = jnp.stack([losses + off, losses - off]), jnp.stack([most, least])
     return atoms_in_order(places, masses, (infinite[0] + beyond, infinite[1]), valid)
 

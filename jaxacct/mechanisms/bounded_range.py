@@ -68,20 +68,20 @@ from jaxacct.numerics.precision import (
 from jaxacct.numerics.pytrees import register_dataclass
 
 MOST = 128
-"""Most runs of a block. Sound for any value; a block of n loses about a quarter of 1/n of epsilon."""
+"""Most runs of a block. Any value is sound; a block of n loses about a quarter of 1/n of epsilon."""
 
 FINE, FINEST = 128, 1024
-"""Mesh points in a range, for the longest blocks and at most. Sound for any values; more are tighter and slower."""
+"""Mesh points in a range, for the longest blocks and at most. Any value is sound; more are tighter and slower."""
 
 SIZE = FINE * (MOST + 1)
 """Mesh points above 0, whatever the number of runs: fewer runs have more of them in a range."""
 
 KEPT = 1024
-"""Most points above 0 at which a block's profile is kept. Sound for any value; more are tighter and slower."""
+"""Most points above 0 at which a block's profile is kept. Any value is sound; more are tighter and slower."""
 
 WIDEST = 512.0
 """Most that the squares of a block's ranges, in nats, add up to. Beyond it less than 1e-9 of the losses are near 0, and
-the rounding of the others' masses, which is put there, would leave none. Sound for any value."""
+the rounding of the others' masses, which is put there, would leave none. Any value is sound."""
 
 STEP_ERROR = 3e-13
 """Relative error, in float64, of one evaluation of (*): t is off by an ulp of the range, which near its end is FINEST
@@ -89,7 +89,7 @@ units of p(t), and twice as many of a single run's square; the mirror image is o
 it must not be lowered."""
 
 RARE = 1e-200
-"""Mass that the largest loss has beyond what the profile asks for, so that it stays above 0. Sound for any value."""
+"""Mass that the largest loss has beyond what the profile asks for, so that it stays above 0. Any value is sound."""
 
 
 @register_dataclass
@@ -167,7 +167,7 @@ class RangeBlock(Mechanism):
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
         numbers = kept_positive(exact_float64(self.epsilon)), *map(as_float64, (self.runs, self.is_last, self.spread))
-        return (leave_scope(_pair(*numbers)),)
+        return (leave_scope(_pair_of_block(*numbers)),)
 
 
 @register_dataclass
@@ -225,8 +225,8 @@ class RangeBlockPair(FinitePair):
         _, upper = super().one_run(epsilon)
         _, beyond = super().one_run(after)
         ahead = jnp.maximum(-jnp.expm1(jnp.minimum(edge - here, 0.0)) - 16 * u * here, 0.0)
-        apart = jnp.expm1(after - here)
-        slope = jnp.where(apart > 0, ahead / jnp.where(apart > 0, apart, 1.0), 0.0) * (1 - 2.0**15 * u)
+        length = jnp.expm1(after - here)
+        slope = jnp.where(length > 0, ahead / jnp.where(length > 0, length, 1.0), 0.0) * (1 - 2.0**15 * u)
         height = floor[jnp.minimum(first, KEPT)]
         lower = (height + jnp.maximum(height - beyond, 0.0) * slope) * (1 - 8 * u)
         lower = jnp.where((first <= KEPT) & ~jnp.isnan(lower), lower, 0.0)
@@ -320,9 +320,9 @@ def _share_of_high(t: Array, e: Array) -> Array:
 
 
 @jax.jit
-def _pair(e: Array, runs: Array, is_last: Array, spread: Array) -> RangeBlockPair:
+def _pair_of_block(e: Array, runs: Array, is_last: Array, spread: Array) -> RangeBlockPair:
     valid = (runs >= 2) & (runs <= MOST + 1) & (runs == jnp.floor(runs)) & (e >= 0)
-    x, above, floor, share, cap, step = _masses(e, jnp.where(valid, runs, 2.0))
+    x, above, floor, share, cap, step = _masses_of_block(e, jnp.where(valid, runs, 2.0))
     losses = x * e
     below = above * jnp.exp(-losses)
     # Rounding of the masses: that of an exponential, whose argument is off by three units of itself. The mass at 0 is
@@ -337,7 +337,7 @@ def _pair(e: Array, runs: Array, is_last: Array, spread: Array) -> RangeBlockPai
     return RangeBlockPair(p, q, signed, rounding, e, runs, floor, is_last, spread, share, cap, step)
 
 
-def _masses(e: Array, runs: Array) -> tuple[Array, ...]:
+def _masses_of_block(e: Array, runs: Array) -> tuple[Array, ...]:
     """Returns the positive losses of a block, in units of the range, P's masses there, and lower bounds on its profile.
 
     The first two are (KEPT,), the bounds (KEPT + 1,): at 0 as well. Then the share, the largest loss and the step of a
@@ -350,24 +350,26 @@ def _masses(e: Array, runs: Array) -> tuple[Array, ...]:
     (profile, least), fine = _worst_profile(e, runs)
     places = jnp.minimum(jnp.ceil(fine * runs / KEPT) * jnp.arange(KEPT + 1.0), fine * runs)
     x, worst = places / fine, profile[places.astype(int)]
-    apart = jnp.diff(x) * e
+    gaps = jnp.diff(x) * e
     # e^x Q(Y > x) between neighbours; points that are one have none.
-    slope = jnp.where(apart > 0, -jnp.diff(worst) / jnp.expm1(jnp.where(apart > 0, apart, 1.0)), 0.0)
-    masses = jnp.maximum(slope * jnp.exp(apart) - jnp.append(slope[1:], 0.0), 0.0).at[-1].add(RARE)
+    slope = jnp.where(gaps > 0, -jnp.diff(worst) / jnp.expm1(jnp.where(gaps > 0, gaps, 1.0)), 0.0)
+    masses = jnp.maximum(slope * jnp.exp(gaps) - jnp.append(slope[1:], 0.0), 0.0).at[-1].add(RARE)
 
     def add(state: tuple[Array, Array], row: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
-        (mass, apart), (ahead, found) = row, state
+        (mass, gaps), (ahead, profile_of_masses) = row, state
         ahead = mass + ahead
-        found = found - jnp.expm1(-apart) * ahead
-        return (ahead * jnp.exp(-apart), found), found
+        profile_of_masses = profile_of_masses - jnp.expm1(-gaps) * ahead
+        return (ahead * jnp.exp(-gaps), profile_of_masses), profile_of_masses
 
     # The profile at a point is that at the next one, and (1 - e^-h) sum over losses Y from there on of P e^-(Y - y).
-    _, found = lax.scan(add, (jnp.zeros(()), jnp.zeros(())), (masses, apart), reverse=True)
-    ratio = jnp.max(jnp.where(found > 0, worst[:-1] / jnp.where(found > 0, found, 1.0), 0.0))
+    _, profile_of_masses = lax.scan(add, (jnp.zeros(()), jnp.zeros(())), (masses, gaps), reverse=True)
+    ratio = jnp.max(
+        jnp.where(profile_of_masses > 0, worst[:-1] / jnp.where(profile_of_masses > 0, profile_of_masses, 1.0), 0.0)
+    )
     raised = jnp.maximum(ratio, 1.0) * (1 + 64 * KEPT * roundoff())
     floor = least[places.astype(int)]
     step = jnp.ceil(fine * runs / KEPT) / fine * e
-    share, cap = _lower_share(x * e, floor, jnp.append(found * raised, 0.0))
+    share, cap = _lower_share(x * e, floor, jnp.append(profile_of_masses * raised, 0.0))
     return x[1:], masses * raised, floor, share, cap, step
 
 
@@ -376,7 +378,7 @@ def _lower_share(x: Array, least: Array, most: Array) -> tuple[Array, Array]:
 
     They are bounds on D_k from below and on U from above. Bounds left of 0 are the mirror images. Losses above the
     largest one that is returned are lowered to it, which lowers U to 0 from there on: so where D_k is small, and from
-    the first point on that asks for a share, none is asked for. The bounds on U err by 256 KEPT units of themselves,
+    the first point on that needs a share, the law needs none. The bounds on U err by 256 KEPT units of themselves,
     which their mirror images do not magnify, and the share is lowered by as much.
     """
     # Deltas of a block from which on losses are lowered to one, if need be and in any case. Tightness only, but the
@@ -385,8 +387,11 @@ def _lower_share(x: Array, least: Array, most: Array) -> tuple[Array, Array]:
     asks = (least[:-1] < most[1:]) & (least[:-1] < small)
     is_kept = (least > smallest) & (jnp.cumsum(jnp.append(False, asks)) == 0)
     cap = jnp.max(jnp.where(jnp.append(True, is_kept[:-1]), x, 0.0))
-    mirrored, up = ((-jnp.expm1(-x) + jnp.exp(-x) * bound)[::-1] for bound in (least, most))
-    least, most = jnp.concatenate([mirrored, least[1:]]), jnp.concatenate([up, jnp.where(is_kept, most, 0.0)[1:]])
+    mirrored, mirrored_most = ((-jnp.expm1(-x) + jnp.exp(-x) * bound)[::-1] for bound in (least, most))
+    least, most = (
+        jnp.concatenate([mirrored, least[1:]]),
+        jnp.concatenate([mirrored_most, jnp.where(is_kept, most, 0.0)[1:]]),
+    )
     ratios = jnp.where(most[1:] > 0, least[:-1] / jnp.where(most[1:] > 0, most[1:], 1.0), 1.0)
     return jnp.minimum(jnp.min(ratios), 1.0) * (1 - 512 * KEPT * roundoff()), cap
 
@@ -410,8 +415,8 @@ def _worst_profile(e: Array, runs: Array) -> tuple[Array, Array]:
     # From below nothing lies between two t's.
     bulges = jnp.stack([bulge, jnp.zeros_like(bulge)])
 
-    def step(_: Any, found: Array) -> Array:
-        return jax.vmap(step_of)(found, bulges, off)
+    def step(_: Any, bounds: Array) -> Array:
+        return jax.vmap(step_of)(bounds, bulges, off)
 
     def step_of(worst: Array, bulge: Array, off: Array) -> Array:
         mirrored = -jnp.expm1(-x) + jnp.exp(-x) * worst[1 : FINEST + 2]
@@ -423,17 +428,17 @@ def _worst_profile(e: Array, runs: Array) -> tuple[Array, Array]:
         def shift(values: Array, by: Array) -> Array:
             return lax.dynamic_slice(values, (FINEST + 1 + by,), (SIZE + 1,))
 
-        def at(j: Array) -> Array:
+        def value_at(j: Array) -> Array:
             return shift(padded, -j) * high[j] + shift(padded, last - j) * low[j]
 
         # At each t of the mesh its value of (*); between two of them the larger one and the bulge.
         def between(j: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             before, best = state
-            value = at(j)
+            value = value_at(j)
             gap = jnp.maximum(shift(ends, 1 - j) - shift(ends, last + 1 - j), 0.0)
             return value, jnp.maximum(best, jnp.maximum(before, value) + bulge[j - 1] * gap)
 
-        _, best = lax.fori_loop(1, last + 1, between, (at(jnp.asarray(0)), jnp.zeros(SIZE + 1)))
+        _, best = lax.fori_loop(1, last + 1, between, (value_at(jnp.asarray(0)), jnp.zeros(SIZE + 1)))
         return jnp.minimum(best * off, 1.0)
 
     return lax.fori_loop(1, runs.astype(int), step, single), fine
@@ -460,7 +465,7 @@ def together(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Mechanism, Any]]:
         return list(ranges)
     span: Any
     count: Any
-    spans, counts = zip(*(_rows(mechanism.epsilon, count) for mechanism, count in ranges), strict=True)
+    spans, counts = zip(*(_broadcast_rows(mechanism.epsilon, count) for mechanism, count in ranges), strict=True)
     if not is_concrete(spans, counts):
         span, count = (jnp.concatenate([as_float64(row) for row in rows]) for rows in (spans, counts))
         if len(span) > 1:
@@ -505,7 +510,7 @@ def block(mechanism: Any, count: Any) -> tuple[Mechanism, Any]:
     return RangeBlock(mechanism.epsilon, count, 1.0, 1.0), jnp.where(known, 1.0, jnp.nan)
 
 
-def _rows(span: Any, count: Any) -> tuple[Any, Any]:
+def _broadcast_rows(span: Any, count: Any) -> tuple[Any, Any]:
     xp: Any = np if is_concrete(span, count) else jnp
     return xp.broadcast_arrays(xp.atleast_1d(xp.asarray(span)), xp.atleast_1d(xp.asarray(count)))
 

@@ -27,7 +27,7 @@ from jaxacct.mechanisms.mechanism import (
     Steps,
     check_parts,
     directions,
-    is_none,
+    is_exact_zero,
 )
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, log_complement
@@ -37,7 +37,7 @@ from jaxacct.selection import Binomial, Poisson, Trials, TruncatedNegativeBinomi
 
 
 class Curves(Protocol):
-    """Questions that a curve may ask about the mechanisms within its own, under the relation that it was asked for."""
+    """Questions that a curve may ask about the mechanisms that it is made of, under its own relation."""
 
     def of(self, mechanism: Mechanisms, steps: Steps, orders: ArrayLike) -> Array:
         """Returns an upper bound on the divergence of a composition at ``orders`` (n,)."""
@@ -122,7 +122,7 @@ class ZeroConcentratedDP(RenyiOnly):
         xi (...): at least 0; shapes broadcast.
 
     Relations: "add_or_remove" (default), "remove", "add", "replace", "zero_out". The guarantee is taken to be stated
-    for the relation asked for.
+    for the relation in use.
 
     Formal guarantee: what accountants conclude holds for every mechanism with that guarantee. :func:`jaxacct.epsilon`
     gives no lower bound, for there is none: a mechanism that releases nothing is one of them.
@@ -145,7 +145,7 @@ class ZeroConcentratedDP(RenyiOnly):
         validation.check_epsilon(self.xi, "xi")
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_none(self.rho) & is_none(self.xi)
+        return is_exact_zero(self.rho) & is_exact_zero(self.xi)
 
     def divergence(self, orders: Float[Array, " n"], relation: Relation, curves: Curves) -> Float[Array, " n"]:
         rho, xi = as_float64(self.rho), as_float64(self.xi)
@@ -154,7 +154,7 @@ class ZeroConcentratedDP(RenyiOnly):
     def largest_loss(self) -> Array:
         """Returns ``xi`` where ``rho`` is 0: that is a pure guarantee."""
         xi = as_float64(self.xi)
-        return jnp.where(is_none(self.rho) & (xi >= 0), xi, jnp.inf)
+        return jnp.where(is_exact_zero(self.rho) & (xi >= 0), xi, jnp.inf)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -166,8 +166,9 @@ class ZeroConcentratedDP(RenyiOnly):
 #
 #     1 + sum_(l >= 2) p_l (c_l m_l - 1) = 1 + X,
 #
-# and it is formed so: no term is negative, and nothing cancels. (a - 1) D_a is a convex function of a that vanishes at
-# 1, so that between whole orders the chord bounds it. Sampling never costs more than its absence, by joint convexity.
+# which is how the code forms it: no term is negative, and nothing cancels. (a - 1) D_a is a convex function of a that
+# vanishes at 1, so that between whole orders the chord bounds it. Sampling never costs more than its absence, by joint
+# convexity.
 # ----------------------------------------------------------------------------------------------------
 
 LARGEST = 128
@@ -186,13 +187,13 @@ class _OnOneSample(OfOthers):
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     def divergence(self, orders: Float[Array, " n"], relation: Relation, curves: Curves) -> Float[Array, " n"]:
-        whole = np.arange(2.0, LARGEST + 1)
+        whole_orders = np.arange(2.0, LARGEST + 1)
         plain = curves.of(self.mechanism, self.steps, orders)
-        moments = (whole - 1) * curves.of(self.mechanism, self.steps, whole)
+        moments = (whole_orders - 1) * curves.of(self.mechanism, self.steps, whole_orders)
         rate = as_float64(self.sampling_rate)
         valid = (rate >= 0) & (rate <= 1)
         q = jnp.where(valid & (rate < 1), rate, 0.5)
-        # (a - 1) D_a at the whole orders a from 1 to LARGEST, of which the chord between two neighbours is taken.
+        # (a - 1) D_a at the whole orders a from 1 to LARGEST; between two neighbours the chord bounds it.
         cumulants = jnp.concatenate([jnp.zeros(1), jnp.log1p(jnp.exp(self._log_excess(jnp.asarray(moments), q)))])
         first = jnp.clip(jnp.floor(orders - 1), 0, LARGEST - 2).astype(jnp.int32)
         share = jnp.clip(orders - 1 - first, 0.0, 1.0)
@@ -278,8 +279,8 @@ class SubsampledWithoutReplacement(_OnOneSample):
 @functools.cache
 def _binomials() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns log C(a, l) for a and l from 2 to LARGEST, -inf for l > a, with the columns of a and the rows of l."""
-    whole = range(2, LARGEST + 1)
-    logs = [[math.log(math.comb(a, k)) if k <= a else -math.inf for k in whole] for a in whole]
+    whole_orders = range(2, LARGEST + 1)
+    logs = [[math.log(math.comb(a, k)) if k <= a else -math.inf for k in whole_orders] for a in whole_orders]
     places = np.arange(2.0, LARGEST + 1)
     return np.array(logs), places[:, None], places[None, :]
 
@@ -354,7 +355,7 @@ class RepeatAndSelect(OfOthers):
         self.trials.validate()
 
     def divergence(self, orders: Float[Array, " n"], relation: Relation, curves: Curves) -> Float[Array, " n"]:
-        # Orders from which the theorem's second order b, and an order above the one asked for, are chosen. The bound
+        # Candidates for the theorem's second order b, and for an order above the one in question. The bound
         # holds at each of them, so the grid is sound for any values above 1.
         grid_of_orders = np.array([*np.round(np.arange(1.1, 11.0, 0.1), 1), *np.round(np.geomspace(11, 1024, 64))])
         law = self.trials
@@ -363,16 +364,16 @@ class RepeatAndSelect(OfOthers):
             valid = (most >= 1) & (chance > 0) & (chance <= 1)
             return jnp.where(valid, most * curves.of(self.mechanism, self.steps, orders), jnp.nan)
         mean, grid = as_float64(law.mean), jnp.asarray(grid_of_orders)
-        asked = jnp.concatenate([orders, grid])
+        every_order = jnp.concatenate([orders, grid])
         own, fixed = (curves.of(self.mechanism, self.steps, values) for values in (orders, grid_of_orders))
         if isinstance(law, Poisson):
-            added = mean * curves.delta(fixed, grid, jnp.log1p(1 / (asked - 1)))
+            added = mean * curves.delta(fixed, grid, jnp.log1p(1 / (every_order - 1)))
         else:
             assert isinstance(law, TruncatedNegativeBinomial)
             eta = as_float64(law.shape)
             mean = jnp.where(eta >= 0, mean, jnp.nan)
             added = (1 + eta) * jnp.min((1 - 1 / grid) * fixed + _log_inverse(mean, eta) / grid)
-        bound = jnp.concatenate([own, fixed]) + jnp.log(mean) / (asked - 1) + added
+        bound = jnp.concatenate([own, fixed]) + jnp.log(mean) / (every_order - 1) + added
         above = jnp.where(grid[None, :] >= orders[:, None], bound[None, orders.shape[0] :], jnp.inf)
         least = jnp.minimum(bound[: orders.shape[0]], jnp.min(above, axis=1))
         if not isinstance(law, Poisson):  # K is 1 at least: with a mean of 1 it is 1

@@ -6,8 +6,9 @@ count of the operations, besides what the caller claims of the numbers themselve
 1. :class:`FinitePair`, of finitely many outcomes, its law :class:`LawOfAtoms`, and the mechanism
    :class:`DiscretePair`, whose user gives the outcomes' probabilities;
 2. :class:`LossDistributionPair`, and the mechanism :class:`PrivacyLoss`, whose user gives distribution functions;
-3. noise on the integers: :class:`DiscreteLaplace`; :class:`DiscreteGaussianPair` and :class:`DiscreteGaussian`;
-4. :class:`PublicCoinPair`, of one of several pairs, drawn by a coin that is given away.
+3. the pairs of mechanisms without noise, which are finite: :func:`noiseless_pairs`;
+4. noise on the integers: :class:`DiscreteLaplace`; :class:`DiscreteGaussianPair` and :class:`DiscreteGaussian`;
+5. :class:`PublicCoinPair`, of one of several pairs, drawn by a public coin.
 
 That a pair of the user's own dominates the mechanism is for the user to prove.
 
@@ -29,7 +30,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_in_order, atoms_of_cells, atoms_of_masses
-from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_endless
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, NoisyMechanism, Relation, SampledNoise, directions
 from jaxacct.mechanisms.pair import (
     CellMasses,
     DominatingPair,
@@ -83,16 +84,16 @@ def bound_distance_from_one(masses: Array) -> Array:
     rows = -(-masses.shape[-1] // width)
     # Of constants XLA makes y of (x + y) - x, which for others it computes.
     masses = jax.lax.optimization_barrier(jnp.pad(masses, (0, rows * width - masses.shape[-1])))
-    total, rounded = _add_rows(masses.reshape(rows, width))
+    total, rounded = _add_rows_exactly(masses.reshape(rows, width))
     if width > 1:
-        (total, last), rounded = _add_rows(total[:, None]), jnp.sum(rounded)[None]
+        (total, last), rounded = _add_rows_exactly(total[:, None]), jnp.sum(rounded)[None]
         rounded = rounded + last
     # The difference from one is exact for sums in [1/2, 2].
     distance = jnp.abs((total[0] - 1) + rounded[0]) * (1 + 4 * roundoff())
     return distance + 4 * ((rows + 2 * width) * roundoff()) ** 2
 
 
-def _add_rows(rows: Array) -> tuple[Array, Array]:
+def _add_rows_exactly(rows: Array) -> tuple[Array, Array]:
     """Returns the sum (w,) of rows (n, w) in working precision, and the sum of what its additions rounded off."""
 
     def add(state: tuple[Array, Array], row: Array) -> tuple[tuple[Array, Array], None]:
@@ -244,9 +245,9 @@ class FinitePair(DominatingPair):
 
     def infinite_mass_error(self) -> Array:
         infinite = (self._losses() == jnp.inf) & (as_real(self.p) > 0)
-        given = jnp.max(jnp.where(infinite, as_real(self.rounding), 0.0))
-        # A sum of n terms rounds n - 1 times; a single term is given, and does not round.
-        return given + 2 * roundoff() * jnp.maximum(jnp.sum(jnp.where(infinite, 1.0, 0.0)) - 1, 0.0)
+        largest_rounding = jnp.max(jnp.where(infinite, as_real(self.rounding), 0.0))
+        # A sum of n terms rounds n - 1 times; a single term does not round.
+        return largest_rounding + 2 * roundoff() * jnp.maximum(jnp.sum(jnp.where(infinite, 1.0, 0.0)) - 1, 0.0)
 
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y); Y < inf]``, a sum over all atoms, for any order."""
@@ -265,7 +266,7 @@ class FinitePair(DominatingPair):
 
 
 MANY = 8
-"""Number of outcomes, for each cell that is asked for, up to which each is an atom. Sound for any value."""
+"""Number of outcomes, for each cell, up to which each is an atom. Any value is sound."""
 
 
 def atoms_of_many(
@@ -334,7 +335,7 @@ class LawOfAtoms(Law):
         return Nodes(losses, jnp.log(p), jnp.log(q), self.pair.infinite_mass(), self.pair.missing_mass(), nothing)
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        # No quadrature is needed: the error is that of the probabilities, and of sums that miss one. A moment near 1,
+        # There is no quadrature: the error is that of the probabilities, and of sums that miss one. A moment near 1,
         # above e^-0.25, takes sums for 1 (:func:`.pair.moments`): at the order z it is off by (S_P - 1) + z (S_P -
         # S_Q).
         of_p, of_q = self.pair.surplus()
@@ -354,7 +355,7 @@ class DiscretePair(Mechanism):
             given are taken for exact.
 
     Relations: "remove" is (p, q) and "add" is (q, p); "add_or_remove" (default), "replace" and "zero_out" take both.
-    Whether the pair dominates the mechanism under the relation asked for is the caller's to prove.
+    Whether the pair dominates the mechanism under the relation in use is the caller's to prove.
 
     Raises ValueError where concrete probabilities are out of range, of different shapes or do not sum to one; traced
     ones cannot raise and cost inf instead. JAX arrays made with ``jax_enable_x64`` off are float32, and hardly ever sum
@@ -414,7 +415,7 @@ class DiscretePair(Mechanism):
 # probability c. Under "remove" P gives what Q never does with probability c, and else what Q always gives: losses inf
 # and log(1 - c). Under "add" the two are exchanged. Under "replace" P and Q give different things with probability c
 # each, and else the same with loss 0. Each is the limit of the mechanism's pair as the noise falls to 0, and attained.
-# A coin that is given away, which decides c, is an outcome more of each kind.
+# A public coin that decides c is an outcome more of each kind.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -425,48 +426,56 @@ def log_absence(present: ArrayLike, absent: ArrayLike) -> np.ndarray:
         return np.where(present < 0.5, np.log1p(-np.minimum(present, 0.5)), np.log(absent))
 
 
-def noiseless_pairs(asked: Sequence[str], log_absent: ArrayLike, weights: ArrayLike = 1.0) -> tuple[FinitePair, ...]:
+def noiseless_pairs(
+    direction_names: Sequence[str], log_absent: ArrayLike, weights: ArrayLike = 1.0
+) -> tuple[FinitePair, ...]:
     """Returns the pair of each direction for a mechanism without noise, by NumPy.
 
     Args:
-        asked: the directions.
+        direction_names: the directions.
         log_absent (n,): log(1 - c), the logarithm of the probability that the example does not take part, for each
-            outcome of a coin that is given away; right to two roundings of itself. Or one, ().
+            outcome of a public coin; right to two roundings of itself. Or one, ().
         weights (n,): probabilities of the coin's outcomes, right to two roundings.
     """
-    kept, coin = np.broadcast_arrays(np.atleast_1d(np.asarray(log_absent, np.float64)), np.asarray(weights, np.float64))
-    absent, none = coin * np.exp(kept), np.zeros(1)
-    present = -np.sum(coin * np.expm1(kept), keepdims=True)
-    infinite = np.full(1, np.inf)
+    logs, coin = np.broadcast_arrays(np.atleast_1d(np.asarray(log_absent, np.float64)), np.asarray(weights, np.float64))
+    absent, none = coin * np.exp(logs), np.zeros(1)
+    present = -np.sum(coin * np.expm1(logs), keepdims=True)
     # An exponential moves by what its exponent errs by; the sum of the coin's outcomes rounds as often as there are.
-    exponents = np.where(kept > -745.0, -kept, 0.0)
+    exponents = np.where(logs > -745.0, -logs, 0.0)
     rounding = np.full(2 + coin.size, (16 + 4 * coin.size + 4 * np.max(exponents)) * FLOAT64.roundoff)
-    pairs = {
-        "remove": ((present, absent, none), (none, coin, none), kept),
-        "add": ((none, coin, none), (none, absent, present), -kept),
-        "replace": ((present, absent, none), (none, absent, present), 0.0 * np.maximum(kept, -1.0)),
+    outcomes = {
+        "remove": ((present, absent, none), (none, coin, none), logs),
+        "add": ((none, coin, none), (none, absent, present), -logs),
+        "replace": ((present, absent, none), (none, absent, present), 0.0 * np.maximum(logs, -1.0)),
     }
-    found = []
-    for direction in asked:
-        p, q, losses = pairs[direction]
-        every = np.concatenate([infinite, losses, -infinite])
-        found.append(FinitePair(np.concatenate(p), np.concatenate(q), every, rounding))
-    return tuple(found)
+    return tuple(
+        FinitePair(np.concatenate(p), np.concatenate(q), np.concatenate([[np.inf], losses, [-np.inf]]), rounding)
+        for p, q, losses in (outcomes[direction] for direction in direction_names)
+    )
+
+
+def surely_seen(mechanism: Mechanism, relation: Relation) -> tuple[DominatingPair, ...]:
+    """Returns the pair of an infinite loss, surely: a method of mechanisms."""
+    directions(mechanism, relation)
+    return noiseless_pairs(("replace",), -np.inf)
+
+
+def seen_where_sampled(mechanism: SampledNoise, relation: Relation) -> tuple[DominatingPair, ...]:
+    """Returns the pairs of an example that is seen where it is sampled: a method of mechanisms."""
+    rate = np.asarray(mechanism.sampling_rate, np.float64)
+    return noiseless_pairs(directions(mechanism, relation), log_absence(rate, 1 - rate))
 
 
 # ----------------------------------------------------------------------------------------------------
 # A pair known by the distribution functions of its privacy loss, which the user gives as callables.
 #
-# Between two losses only the masses of the laws are known. Moments are therefore bounded from above by moving each
-# piece's mass to its two ends so that P- and Q-mass stay: r^a is convex in r = p/q for a >= 1, and lies below its
+# Between two losses only the masses of the laws are known. So the code bounds moments from above by moving each
+# piece's mass to its two ends, such that P- and Q-mass stay: r^a is convex in r = p/q for a >= 1, and lies below its
 # chord. That is the discretization of Doroshenko et al. (2022), "Connect the dots", on a mesh of its own.
 # ----------------------------------------------------------------------------------------------------
 
 Distribution = Callable[[Array, Any], Array]
 """Type of a function of (losses, parameters) that returns a probability for each of the losses, in float64."""
-
-VALUE_ERROR = 8 * FLOAT64.roundoff
-"""Default absolute error of the callables' values, computed in float64: four ulps of one."""
 
 JUMP_UNITS = 8
 """Units of roundoff, relative, that are allowed for the losses at which the callables jump.
@@ -517,14 +526,11 @@ class LossDistributionPair(DominatingPair):
     def _value_error(self) -> Array:
         return as_float64(self.value_error) * scale_error(1.0)
 
-    def _parameters(self) -> Any:
-        return jax.tree.map(as_float64, self.parameters)
-
-    def _at(self, distribution: Distribution, losses: Array) -> Array:
+    def _evaluate(self, distribution: Distribution, losses: Array) -> Array:
         highest = as_float64(self.highest)
         # The callables see no infinite loss, and none above ``highest``; the callers replace the results there.
         inside = jnp.where(losses == -jnp.inf, highest, jnp.minimum(losses, highest))
-        return as_float64(distribution(inside, self._parameters()))
+        return as_float64(distribution(inside, jax.tree.map(as_float64, self.parameters)))
 
     def is_valid(self) -> Array:
         low, high, infinite = (as_float64(v) for v in (self.lowest, self.highest, self.infinite_mass_p))
@@ -532,8 +538,8 @@ class LossDistributionPair(DominatingPair):
         ordered = (low < high) & jnp.isfinite(low) & jnp.isfinite(high)
         some = (infinite >= 0) & (infinite <= 1) & (error >= 0)
         # All mass above ``highest`` must have been counted as infinite; else it would be lost.
-        counted = jnp.abs(self._at(self.cdf_p, high) + infinite - 1) <= 2 * error + 8 * roundoff()
-        return ordered & some & counted & (self._at(self.cdf_q, high) <= 1 + error)
+        counted = jnp.abs(self._evaluate(self.cdf_p, high) + infinite - 1) <= 2 * error + 8 * roundoff()
+        return ordered & some & counted & (self._evaluate(self.cdf_q, high) <= 1 + error)
 
     def loss_range(self) -> tuple[Array, Array]:
         return as_float64(self.lowest), as_float64(self.highest)
@@ -549,7 +555,10 @@ class LossDistributionPair(DominatingPair):
 
         # It only steers: its rounding breaks no bound.
         return bisect_traced(
-            lambda loss: self._at(self.cdf_p, loss) >= half, as_float64(self.highest), as_float64(self.lowest), steps=64
+            lambda loss: self._evaluate(self.cdf_p, loss) >= half,
+            as_float64(self.highest),
+            as_float64(self.lowest),
+            steps=64,
         )
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
@@ -560,14 +569,14 @@ class LossDistributionPair(DominatingPair):
     def _differences(self, cdf: Distribution, survival: Distribution | None, boundaries: Array) -> tuple[Array, Array]:
         """Returns the masses between the boundaries, and their errors, from the function that knows them better."""
         error = self._value_error()
-        below = jnp.where(boundaries == -jnp.inf, 0.0, self._at(cdf, boundaries))
+        below = jnp.where(boundaries == -jnp.inf, 0.0, self._evaluate(cdf, boundaries))
         mass = jnp.maximum(below[1:] - below[:-1], 0.0)
         mass_error = 2 * error + 2 * roundoff() * mass
         if survival is None:
             return mass, mass_error
         # Where the distribution function is close to 1 its absolute error swamps a tail, which the survival function
         # keeps.
-        above = jnp.where(boundaries >= self.highest, 0.0, self._at(survival, boundaries))
+        above = jnp.where(boundaries >= self.highest, 0.0, self._evaluate(survival, boundaries))
         logs = jnp.abs(jnp.log(jnp.maximum(above, TINY)))
         above_error = error * jnp.where(boundaries < 0, 1.0, above * (1 + logs)) + 2 * TINY
         tail_mass = jnp.maximum(above[:-1] - above[1:], 0.0)
@@ -623,6 +632,19 @@ class LossDistributionPair(DominatingPair):
         return mesh, jnp.concatenate([mass[:1], upward]) + jnp.concatenate([stays, jnp.zeros(1)])
 
 
+@functools.cache  # one pair of functions, one program
+def mirrored_laws(survival_p: Distribution, survival_q: Distribution) -> tuple[Distribution, ...]:
+    """Returns the functions of a loss without atoms whose pair is its own mirror image: P(Y <= y) is Q(Y > -y)."""
+
+    def cdf_p(loss: Array, parameters: Any) -> Array:
+        return survival_q(-loss, parameters)
+
+    def cdf_q(loss: Array, parameters: Any) -> Array:
+        return survival_p(-loss, parameters)
+
+    return cdf_p, cdf_q, survival_p, survival_q
+
+
 def _log_moment(raised: tuple[Array, Array], order: Array) -> Array:
     """Returns the log of the sum of ``e^(order y) p`` over the points, rounded up."""
     # Largest |log p| of a normal float64 p <= 1, in nats.
@@ -659,7 +681,7 @@ class PrivacyLoss(Mechanism):
         reverse: the same for (Q, P), if that is another law; None where the pair is its own mirror image.
 
     Relations: "remove" is this law and "add" the reverse; "add_or_remove" (default), "replace" and "zero_out" take
-    both. Whether the pair dominates the mechanism under the relation asked for is the caller's to prove.
+    both. Whether the pair dominates the mechanism under the relation in use is the caller's to prove.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf, as does a ``cdf_p``
     that does not come to 1 - infinite_mass at ``highest``. The Rényi divergence is an upper bound, by a fixed mesh of
@@ -696,7 +718,7 @@ class PrivacyLoss(Mechanism):
     infinite_mass: ArrayLike = 0.0
     survival_p: Distribution | None = field(default=None, metadata={"static": True}, kw_only=True)
     survival_q: Distribution | None = field(default=None, metadata={"static": True}, kw_only=True)
-    value_error: ArrayLike = field(default=VALUE_ERROR, kw_only=True)
+    value_error: ArrayLike = field(default=8 * FLOAT64.roundoff, kw_only=True)
     atoms: tuple[ArrayLike, ArrayLike] = field(default=(np.nan, np.nan), kw_only=True)
     reverse: PrivacyLoss | None = field(default=None, kw_only=True)
 
@@ -749,7 +771,7 @@ alone."""
 
 
 @dataclass(frozen=True)
-class NoiseOnIntegers(Mechanism):
+class NoiseOnIntegers(NoisyMechanism):
     """The base of mechanisms that add noise on the integers to one integer."""
 
     scale: ArrayLike
@@ -762,9 +784,6 @@ class NoiseOnIntegers(Mechanism):
         validation.check_discrete_scale(self.scale)
         largest_change = "the largest change of the query's value"
         validation.check_whole(self.sensitivity, "sensitivity", 1, LARGEST_SENSITIVITY, largest_change)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.scale)
 
     def of_group(self, size: int) -> Self:
         return replace(self, sensitivity=self.sensitivity * size)
@@ -902,7 +921,7 @@ class DiscreteGaussianPair(DominatingPair):
         return _atoms_of_separate_cells(edges, sums, off, infinite, self.is_valid())
 
     def is_valid(self) -> Array:
-        # Scale s below which the square of a loss's denominator leaves float64; the pair is taken to have no noise.
+        # Scale s below which the square of a loss's denominator leaves float64; the pair counts as one without noise.
         smallest = 1e-140
         s = as_float64(self.scale)
         cut = _log_upper_tail(s, jnp.asarray(self.reach + 1.0, jnp.float64))
@@ -1011,7 +1030,7 @@ class DiscreteGaussian(NoiseOnIntegers):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reach is None:
-            object.__setattr__(self, "reach", _enough(validation.concrete_value(self.scale)))
+            object.__setattr__(self, "reach", _reach_for(validation.concrete_value(self.scale)))
 
     def validate(self) -> None:
         super().validate()
@@ -1021,10 +1040,10 @@ class DiscreteGaussian(NoiseOnIntegers):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the noise moved by the sensitivity against the noise itself."""
         directions(self, relation)
-        return (DiscreteGaussianPair(self.scale, self.sensitivity, self.reach or _enough(None)),)
+        return (DiscreteGaussianPair(self.scale, self.sensitivity, self.reach or _reach_for(None)),)
 
 
-def _enough(scale: np.ndarray | None) -> int:
+def _reach_for(scale: np.ndarray | None) -> int:
     """Returns a power of two that reaches far enough for each of the scales, None for traced ones."""
     # Number of scales beyond which the discrete Gaussian's mass, e^(-38^2/2) = e^-722, is below the smallest float64,
     # e^-708.
@@ -1049,7 +1068,7 @@ def _enough(scale: np.ndarray | None) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The pair that is one of several, drawn by a coin that neither data set moves and that is given away.
+# The pair that is one of several, drawn by a public coin, whose law is the same for both data sets.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -1094,18 +1113,17 @@ class PublicCoinPair(DominatingPair):
 
     def one_run(self, epsilon: Array) -> tuple[Array, Array]:
         w = self._weights()
-        # One pair a step, so that its code is compiled once, however many pairs there are.
+        # One pair a step: XLA compiles its code once, however many pairs there are.
         lower, upper = jax.lax.map(lambda pair: pair.one_run(epsilon), self.pairs)
         rounding = self._rounding()
         return jnp.sum(w * lower) * (1 - rounding), jnp.sum(w * upper) * (1 + rounding)
 
     def discretize(self, cells: int, nats: Array) -> Atoms:
         """Returns the atoms of all pairs, each with as many as the pairs have a share of ``cells``."""
-        w = self._weights()
+        w, rounding = self._weights(), self._rounding()
         each = max(2 * (cells // (2 * len(w))), 16)
         parts = jax.vmap(lambda pair: pair.discretize(each, nats))(self.pairs)
-        up, down = w * (1 + self._rounding()), w * (1 - self._rounding())
-        weights = jnp.stack([up, down])
+        weights = jnp.stack([w * (1 + rounding), w * (1 - rounding)])
         masses = jnp.swapaxes(parts.masses, 0, 1) * weights[..., None]
         masses = masses.at[0].add(TINY * jnp.where(w > 0, 1.0, 0.0)[:, None])  # a product may be flushed to zero
         losses = jnp.swapaxes(parts.losses, 0, 1)
@@ -1119,7 +1137,7 @@ class PublicCoinPair(DominatingPair):
         return jnp.sum(jnp.where(heaviest, jax.vmap(lambda pair: pair.central_loss())(self.pairs), 0.0))
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
-        # One pair a step, here and for cumulants: its code is compiled once, however many pairs there are.
+        # One pair a step, here and for cumulants: XLA compiles its code once, however many pairs there are.
         weighted = jax.lax.map(
             lambda row: jax.tree.map(lambda mass: row[0] * mass, row[1].cell_masses(boundaries)),
             (self._weights(), self.pairs),

@@ -42,10 +42,10 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, short
-from jaxacct.mechanisms.finite import FinitePair
-from jaxacct.mechanisms.gaussian import GaussianOnSample
+from jaxacct.mechanisms.finite import FinitePair, seen_where_sampled
+from jaxacct.mechanisms.gaussian import SampledGaussian
 from jaxacct.mechanisms.laplace import SampledLaplace
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, SampledNoise, directions
 from jaxacct.mechanisms.normal import sampled_delta
 from jaxacct.mechanisms.pair import (
     CELLS,
@@ -118,7 +118,7 @@ class WithoutReplacementPair(DominatingPair):
     def _fields(self) -> tuple[Array, Array]:
         return as_float64(self.scale), as_float64(self.sampling_rate)
 
-    def _above(self) -> ShiftedNoisePair:
+    def _pair_above(self) -> ShiftedNoisePair:
         """Returns the pair (M, B), whose law is this one's above 0."""
         s, q = self._fields()
         weights = jnp.stack([1 - q, q]), jnp.array([1.0, 0.0])
@@ -127,19 +127,19 @@ class WithoutReplacementPair(DominatingPair):
     def _atom(self) -> Array:
         """Returns the mass at 0, right to some ulps: that of the noise within 1 of its centre, times 1 - q."""
         s, q = self._fields()
-        within = -jnp.expm1(-1 / s) if self.noise == "laplace" else jax.scipy.special.erf(1 / (s * jnp.sqrt(2.0)))
-        return (1 - q) * within
+        central_mass = -jnp.expm1(-1 / s) if self.noise == "laplace" else jax.scipy.special.erf(1 / (s * jnp.sqrt(2.0)))
+        return (1 - q) * central_mass
 
     def is_valid(self) -> Array:
         _, q = self._fields()
-        return self._above().is_valid() & (q > 0) & (q <= 1)
+        return self._pair_above().is_valid() & (q > 0) & (q <= 1)
 
     def loss_range(self) -> tuple[Array, Array]:
-        _, supremum = self._above().loss_range()
+        _, supremum = self._pair_above().loss_range()
         return -supremum, supremum
 
     def supremum(self) -> tuple[Array, Array]:
-        return self._above().supremum()
+        return self._pair_above().supremum()
 
     def one_run(self, epsilon: Array) -> tuple[Array, Array]:
         s, q = self._fields()
@@ -147,16 +147,16 @@ class WithoutReplacementPair(DominatingPair):
 
     def central_loss(self) -> Array:
         _, q = self._fields()
-        return jnp.where(q <= 0.5, 0.0, self._above().central_loss())
+        return jnp.where(q <= 0.5, 0.0, self._pair_above().central_loss())
 
     def _edges(self, loss: Array) -> Array:
         """Returns x with log M/B = loss where that is above 0, and exactly 1 elsewhere."""
-        return jnp.where(loss > 0, jnp.maximum(self._above()._threshold(jnp.maximum(loss, 0.0)), MIDDLE), MIDDLE)
+        return jnp.where(loss > 0, jnp.maximum(self._pair_above()._threshold(jnp.maximum(loss, 0.0)), MIDDLE), MIDDLE)
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
-        # Both halves end at x = 1 exactly, so that no mass is lost or counted twice beside the atom.
-        above = self._above().masses_between(self._edges(boundaries))
-        below = self._above().masses_between(self._edges(-boundaries))
+        # Both halves end at x = 1 exactly, so that beside the atom each mass counts once.
+        above = self._pair_above().masses_between(self._edges(boundaries))
+        below = self._pair_above().masses_between(self._edges(-boundaries))
         holds = (boundaries[:-1] < 0) & (boundaries[1:] >= 0)
         atom = jnp.where(holds, self._atom(), 0.0)
         rounding = 24 * roundoff()
@@ -170,7 +170,7 @@ class WithoutReplacementPair(DominatingPair):
 
     def discretize(self, cells: int, nats: Array) -> Atoms:
         """Returns the laws from cells that are equal in the noise on either side of the atom at 0."""
-        pair, (s, _) = self._above(), self._fields()
+        pair, (s, _) = self._pair_above(), self._fields()
         outwards, inwards = pair._noise.reaches(s, nats)
         first, count = jnp.maximum(SHIFT - short(inwards), MIDDLE), cells // 2 - 1
         step = short((SHIFT + outwards - first) / (count - 1))
@@ -190,7 +190,7 @@ class WithoutReplacementPair(DominatingPair):
         return atoms_of_cells(edges, p, p_error, q, q_error, doubts, valid=self.is_valid())
 
     def boundary_error(self, largest: Array) -> Array:
-        return self._above().boundary_error(largest)
+        return self._pair_above().boundary_error(largest)
 
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y)]``."""
@@ -200,7 +200,7 @@ class WithoutReplacementPair(DominatingPair):
     def _cumulant(self, order: Array) -> Array:
         # The pair is its own mirror image: exchanging P and Q leaves the law as it is.
         _, used = reflect(order)
-        pair = self._above()
+        pair = self._pair_above()
 
         def height(x: Array) -> Array:
             loss, log_m, log_b = pair.log_densities(x)
@@ -221,7 +221,7 @@ class LawWithoutReplacement(PanelLaw):
 
     pair: WithoutReplacementPair
 
-    # Panels of the scan and of a piece, on either side. Sound for any numbers, as the rule's error is bounded from
+    # Panels of the scan and of a piece, on either side. Any number is sound, as the rule's error is bounded from
     # their width; more serve larger orders.
     panels_of_scan, panels_of_piece = 20, 4
 
@@ -270,7 +270,9 @@ class LawWithoutReplacement(PanelLaw):
 
     def _panel_nodes(self, end: Array, index: Array | int, pieces: Array | int, count: int) -> Nodes:
         index, width = jnp.asarray(index, end.dtype), (end - MIDDLE) / (count * pieces)
-        nodes = _panel_nodes(self._is_laplace(), count, *self.pair._above()._fields(), self.pair._atom(), width, index)
+        nodes = _panel_nodes(
+            self._is_laplace(), count, *self.pair._pair_above()._fields(), self.pair._atom(), width, index
+        )
         places = width / 2 * np.arange(len(nodes[0]))  # half a panel apart, as step says
         nothing = jnp.zeros_like(end)
         losses, log_p, log_q = nodes
@@ -303,7 +305,7 @@ class LawWithoutReplacement(PanelLaw):
         x = MIDDLE + (end - MIDDLE) * fractions
         u = rate * (x - MIDDLE)
         share, loss = jax.nn.sigmoid(self._logit() + u), jnp.logaddexp(log_complement(q), jnp.log(q) + u)
-        log_b = self.pair._above()._noise.log_density(x, jnp.zeros_like(s), s)
+        log_b = self.pair._pair_above()._noise.log_density(x, jnp.zeros_like(s), s)
         # Two rows: the mixture's half, where losses are positive, and the base's, with the mirror image of the losses.
         side, powers = jnp.asarray([[1.0], [-1.0]]), jnp.stack([1 + order, -order])[:, None]
         at = log_b[None] + powers * loss[None] - (log_total + jnp.log(share * rate))[None]
@@ -353,9 +355,28 @@ def _panel_nodes(
 # ----------------------------------------------------------------------------------------------------
 
 
+class WithoutReplacement(SampledNoise):
+    """The base of both kinds of noise on a batch of fixed size."""
+
+    noise: ClassVar[str]
+
+    relations: ClassVar[tuple[Relation, ...]] = ("replace", "zero_out")
+
+    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
+        """Returns the one pair, which is its own mirror image."""
+        directions(self, relation)
+        scale, rate = jax.tree.leaves(self)
+        return (WithoutReplacementPair(scale, rate, noise=self.noise),)
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the one pair of an example that is seen where it is sampled."""
+        directions(self, relation)
+        return seen_where_sampled(self, "replace")
+
+
 @register_dataclass
 @dataclass(frozen=True)
-class GaussianWithoutReplacement(GaussianOnSample):
+class GaussianWithoutReplacement(WithoutReplacement, SampledGaussian):
     """Gaussian mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -374,22 +395,10 @@ class GaussianWithoutReplacement(GaussianOnSample):
     ('replace', 'zero_out')
     """
 
-    relations: ClassVar[tuple[Relation, ...]] = ("replace", "zero_out")
-
-    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
-        """Returns the one pair, which is its own mirror image."""
-        directions(self, relation)
-        return (WithoutReplacementPair(self.noise_multiplier, self.sampling_rate, noise="gaussian"),)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the one pair of an example that is seen where it is sampled."""
-        directions(self, relation)
-        return super().noiseless_pairs("replace")
-
 
 @register_dataclass
 @dataclass(frozen=True)
-class LaplaceWithoutReplacement(SampledLaplace):
+class LaplaceWithoutReplacement(WithoutReplacement, SampledLaplace):
     """Laplace mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -405,36 +414,24 @@ class LaplaceWithoutReplacement(SampledLaplace):
     1
     """
 
-    relations: ClassVar[tuple[Relation, ...]] = ("replace", "zero_out")
-
-    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
-        """Returns the one pair, which is its own mirror image."""
-        directions(self, relation)
-        return (WithoutReplacementPair(self.scale, self.sampling_rate, noise="laplace"),)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the one pair of an example that is seen where it is sampled."""
-        directions(self, relation)
-        return super().noiseless_pairs("replace")
-
 
 # ----------------------------------------------------------------------------------------------------
 # Batches drawn with replacement, in which an example may be several times
 #
-# The pair is found on the host, once for each mechanism: the law of an example's number of copies, a bound on the
+# The host computes the pair, once for each mechanism: the law of an example's number of copies, a bound on the
 # privacy profile at finitely many c, and the masses of a pair with a profile that is nowhere less.
 # ----------------------------------------------------------------------------------------------------
 
 NEGLIGIBLE = 1e-30
-"""Probability, given that an example is drawn, of the numbers of copies, and of the losses, that are not told apart:
-they count as infinite losses. Sound for any value."""
+"""Probability, given that an example is drawn, of the numbers of copies, and of the losses, that the pair merges:
+they count as infinite losses. Any value is sound."""
 
 LEAST_NOISE = 0.1
-"""Smallest noise multiplier; with less, losses are too large to be told apart."""
+"""Smallest noise multiplier; with less, losses are too large for float64 to distinguish."""
 
 SLACK = 1e-11
 """Relative amount by which the profile is raised, for the rounding of the masses made of it. Chosen by measuring;
-:func:`_masses` checks that it was enough, and raises otherwise."""
+:func:`_masses_of_profile` checks that it was enough, and raises otherwise."""
 
 
 @register_dataclass
@@ -509,9 +506,9 @@ class GaussianWithReplacement(Mechanism):
         s = float(noise_multiplier)
         if not LEAST_NOISE <= s < math.inf:
             raise ValueError(f"noise_multiplier = {noise_multiplier} is out of range: give a number of at least 0.1.")
-        rate, copies, beyond = _copies(num_examples, batch_size)
+        rate, copies, beyond = _law_of_copies(num_examples, batch_size)
         above, losses, profile = _profile_above(s, rate, copies, beyond)
-        q, infinite = _masses(above, profile)
+        q, infinite = _masses_of_profile(above, profile)
         losses, p = losses[1:], q * (1 + above[1:])
         middle = max(1.0 - float(np.sum(p + q)) - infinite, 0.0)
         ends = [np.inf], [-np.inf]
@@ -532,7 +529,7 @@ class GaussianWithReplacement(Mechanism):
         return (FinitePair(p, q, losses, np.full(np.shape(p), 16 * UNIT_ROUNDOFF)),)
 
 
-def _copies(n: int, draws: int) -> tuple[float, np.ndarray, float]:
+def _law_of_copies(n: int, draws: int) -> tuple[float, np.ndarray, float]:
     """Returns p, rounded up; the law of K from 1 up, given that it is above 0; and a bound on the mass left out."""
     # Decimal digits of the copies' law, and most copies that are counted. Fewer digits would make the law inexact; the
     # second is a limit of work alone.
@@ -573,12 +570,12 @@ def _profile_above(
     """
     # Bound on the relative error of a normal tail, and of sums of them: a few units of erfc, some hundred terms, and
     # the three roundings of its argument z, which move it by 3 z^2 units: 4.7e-13 where z is 37.5. Farther out it is
-    # below the smallest normal number. The proof rests on it: it must not be lowered.
+    # below the smallest normal number. The proof rests on it: a lower value is wrong.
     rounding = 6e-13
     # Largest loss of the pair that is finite, in nats: its exponential has to be a float64 number. Larger losses count
     # as infinite, so it is sound for any value below that.
     largest_loss = 600.0
-    # Number of points above c = 1 at which the profile is bounded, and so of the pair's losses above 0. Sound for any
+    # Number of points above c = 1 that have a bound on the profile, and so of the pair's losses above 0. Sound for any
     # value; twice as many cost twice as much.
     points = 1024
     k = np.arange(1.0, len(copies) + 1)[:, None]
@@ -618,7 +615,7 @@ def _profile_above(
     return rate * (a - 1), np.log1p(rate * (a - 1)), bound
 
 
-def _masses(above: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, float]:
+def _masses_of_profile(above: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, float]:
     """Returns Q's masses at c > 1, and the infinite loss's, of a pair whose profile is no less than ``bound`` at all c.
 
     The masses are the increases of the slopes of the greatest convex function below the points. Where its slope at
@@ -641,9 +638,9 @@ def _masses(above: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, float]:
     q[kept[1:]] = np.maximum(np.diff(slopes), 0.0)
     q[q < 1e-300] = 0.0
     infinite = float(bound[-1])
-    # The profile that is found: the sum over j > i of q_j (c_j - c_i), with the infinite mass.
+    # The profile of these masses: the sum over j > i of q_j (c_j - c_i), with the infinite mass.
     mass, moment = (np.cumsum(values[::-1])[::-1] for values in (q, q * above))
-    found = moment - above * mass + infinite
-    if not np.all(found >= bound * (1 - SLACK / 2)):
+    profile = moment - above * mass + infinite
+    if not np.all(profile >= bound * (1 - SLACK / 2)):
         raise ValueError("noise_multiplier is too small for the masses of its privacy losses: give more.")
     return q[1:], infinite

@@ -1,7 +1,8 @@
 """Gaussian noise, alone and on Poisson samples: pair, moments of its likelihood ratio, law of its loss, mechanisms.
 
-An example takes part with probability q, and the noise has deviation s. So the mixture (1-q) N(0, s^2) + q N(1, s^2) is
-told from N(0, s^2), and r is their likelihood ratio; q = 1 is the Gaussian mechanism. In reading order:
+An example takes part with probability q, and the noise has deviation s. So an attack distinguishes the mixture
+(1-q) N(0, s^2) + q N(1, s^2) from N(0, s^2), and r is their likelihood ratio; q = 1 is the Gaussian mechanism. In
+reading order:
 
 1. moments of r, one by one or together (:func:`log_moment_of_ratio`, :func:`log_moments`), for the Rényi curve;
 2. the pair (:class:`SubsampledGaussianPair`), with the masses that the mesh asks, and the law of its loss
@@ -36,21 +37,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
-from jaxacct.mechanisms.finite import PublicCoinPair, log_absence, noiseless_pairs
+from jaxacct.mechanisms.finite import PublicCoinPair, log_absence, noiseless_pairs, seen_where_sampled, surely_seen
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
-from jaxacct.mechanisms.mechanism import (
-    Mechanism,
-    Relation,
-    directions,
-    is_absent,
-    is_endless,
-    less_noise,
-    nothing_sampled,
-)
+from jaxacct.mechanisms.mechanism import NoisyMechanism, Relation, SampledNoise, directions, less_noise
 from jaxacct.mechanisms.normal import normal_cells, normal_masses, sampled_delta
 from jaxacct.mechanisms.pair import (
     ANGLES,
@@ -125,7 +118,7 @@ def log_moment_of_ratio(noise_multiplier: Array, sampling_rate: Array, exponent:
     # Fewest nodes of the trapezoid rule, for integrands narrower than the Gaussian's.
     fewest = 64
     s, q, a = jnp.broadcast_arrays(*(as_float64(v) for v in (noise_multiplier, sampling_rate, exponent)))
-    left, right, top = _window(s, q, a)
+    left, right, top = _integrand_window(s, q, a)
     span = jnp.minimum(right - left, longest)
     wide = right - left > longest
     # One count for all: the widest span and the finest spacing decide, and a loop over a batch ends with its longest.
@@ -173,7 +166,7 @@ def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     """
     limit = arithmetic().largest_exponent
     u = (z - 0.5 / s) / s
-    # q e^u is formed by its exponent where e^u alone would overflow.
+    # Where e^u alone would overflow, the exponent of q e^u has log q in it.
     beyond = u > limit
     growth = jnp.minimum(u + jnp.log(q), 1.1 * limit)
     scaled = jnp.where(beyond, 1.0, q) * jnp.exp(jnp.where(beyond, growth, u))
@@ -185,7 +178,7 @@ def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     return jnp.where(growth > limit, u + jnp.log(q), log_r), beyond_one, inverse - 1
 
 
-def _window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:
+def _integrand_window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:
     """Returns the ends, in standard deviations, of the range for the nodes, and about the integrand's largest log.
 
     The integrand is made of r^a, 1 and a (r - 1): it peaks near the stationary points of r^a, near 0 and near 1. Those
@@ -281,8 +274,8 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
     # Chosen by measuring: less than 5e-12 of the whole was left out in 12,000 settings, half of them with merging
     # peaks, that were integrated without windows. ALLOWANCE of the Rényi accountant is 1e-10.
     reach, flat = 7.5, 1.7
-    # Noise multiplier below which moments are bounded in closed form, for the rule would take 80/s nodes. The closed
-    # form is a bound for any noise.
+    # Noise multiplier below which a closed form bounds the moments, for the rule would take 80/s nodes. The closed form
+    # is a bound for any noise.
     least_noise = 0.01
     # Number of nodes that one step of the loop takes. Speed only.
     chunk = 16
@@ -310,8 +303,8 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
     spacing = jnp.minimum(finest * s, widest) * chunk
     top = jnp.maximum(a * (m * half + log_q), 0.0)
     if few:
-        # In the range of float32 the largest terms have to be near e^top: it is looked for where peaks are. Near 1 a
-        # moment is wanted by its distance from 1, and as it is.
+        # In the range of float32 the largest terms have to be near e^top: the search for it goes where peaks are. Near
+        # 1 a moment counts by its distance from 1, and top is 0.
         looks = jnp.linspace(0.0, 1.0, 16)[None] * jnp.minimum(2 * s, a * tilt)[:, None]
         looks = jnp.concatenate([looks, (a * tilt)[:, None] - looks], axis=1)
         top = jnp.max(a[:, None] * _log_ratio_and_excess(rate, looks * tilt - half)[0] - 0.5 * looks**2, axis=1)
@@ -422,27 +415,27 @@ def _ending() -> tuple[np.ndarray, np.ndarray]:
 
     The comments at the head of this part derive them.
     """
-    apart = 1 / 512
-    y, beta = np.arange(-8.0, 3.0, apart), 0.87 * ANGLES[:, None]
+    spacing = 1 / 512
+    # Beginnings of the cells in which a line's height and its real part have bounds of their own, in scales about the
+    # end.
+    begins = np.array([-8.0, -5.0, -4.0, -3.25, -2.75, -2.25, -1.75, -1.25, -0.75, -0.25, 0.5, 2.0])
+    y, beta = np.arange(-8.0, 3.0, spacing), 0.87 * ANGLES[:, None]
 
     def curve(e: np.ndarray) -> np.ndarray:
         a = 1 / (1 + e)
         return np.log(e * a) + a + a**2 / 2 + a**3 / 3
 
     z, on_line = curve(np.exp(y)), curve(np.exp(y + 1j * beta))
-    moved, slack = on_line.real - z, apart / np.cos(beta / 2) ** 4
+    moved, slack = on_line.real - z, spacing / np.cos(beta / 2) ** 4
     ahead, back = np.max(moved, axis=1) + slack[:, 0], np.max(-moved, axis=1) + slack[:, 0]
     below = np.max(np.maximum(-z, 0.0) * np.maximum(moved, 0.0), axis=1) + 2 * slack[:, 0]
     grown = -4 * np.log(np.cos(beta[:, 0] / 2)) + below * WIDEST_END**2
-    cells = np.searchsorted(y, CELLS)
+    cells = np.searchsorted(y, begins)
     heights, fronts = (
         np.maximum.reduceat(part, cells, axis=1) + slack for part in (np.abs(on_line.imag), on_line.real)
     )
     return np.stack([beta[:, 0], np.max(heights, axis=1), ahead, back, grown]), np.stack([heights, fronts])
 
-
-CELLS = np.array([-8.0, -5.0, -4.0, -3.25, -2.75, -2.25, -1.75, -1.25, -0.75, -0.25, 0.5, 2.0])
-"""Beginnings of the cells in which a line's height and its real part are bounded apart, in scales about the end."""
 
 ENDING, (HEIGHTS, FRONTS) = _ending()
 """Bounds on the lines where the losses end, in units of c.
@@ -582,7 +575,7 @@ class SubsampledGaussianPair(DominatingPair):
         """Returns whether the sampling rate is known to be 1: the Gaussian mechanism."""
         return is_concrete(self.sampling_rate) and bool(np.all(np.asarray(self.sampling_rate) == 1))
 
-    def outcosts(self, other: DominatingPair) -> bool:
+    def has_larger_divergences_than(self, other: DominatingPair) -> bool:
         """Returns True for removing against adding the same example: Mironov, Talwar and Zhang (2019), Theorem 5."""
         if not isinstance(other, SubsampledGaussianPair) or not is_concrete(self.removes, other.removes):
             return False
@@ -646,7 +639,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         return Marked(place, p, of_q, units * roundoff(), loss, jnp.where(removes, 1.0, 0.0))
 
     def _span(self) -> tuple[Array, Array, Array]:
-        return _span(*self.pair._fields(), self._place())
+        return _scan_span(*self.pair._fields(), self._place())
 
     def _place(self) -> Array | None:
         return None if self.left_out is None else self.left_out.place
@@ -669,7 +662,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         return self.nodes(begin(low, step), step)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
-        x, losses, log_p = _nodes(*self.pair._fields(), self._place(), places_of(low, step), step)
+        x, losses, log_p = _nodes_at(*self.pair._fields(), self._place(), places_of(low, step), step)
         infinite = missing = jnp.zeros_like(step)
         if self.left_out is not None:
             infinite, missing = self.left_out.p, self.left_out.q
@@ -704,7 +697,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         return jax.vmap(lambda order: lines.log_error(order, 0.0, step))(orders)
 
     def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
-        # Most pieces where the losses end: there oscillations are fast, and rare. Sound for any value.
+        # Most pieces where the losses end: there oscillations are fast, and rare. Any value is sound.
         most_at_end = 32
         place = self._place()
         most = self.most_pieces if place is None else jnp.where(place < jnp.inf, most_at_end, self.most_pieces)
@@ -761,12 +754,12 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             sizes = 4 * (s**2 * square + jnp.abs(less)) + 8 * w * jnp.abs(turn)
             sizes = sizes + of_share * (w * theta + jnp.where(removes, order + 1, 6 * order) * square)
             fallen = weights * jnp.expm1(exponents)
-            below, off_below, whole, off = jnp.sum(
+            below, off_below, total, off = jnp.sum(
                 jnp.stack([fallen, jnp.abs(fallen) * units + terms * sizes, terms, terms * (units + sizes)]), axis=1
             )
             more = more + jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), step))
-            below, whole = below + more + 1.01 * roundoff() * off_below, whole + more + 1.01 * roundoff() * off
-            return jnp.where(below > -0.25, jnp.log1p(jnp.maximum(below, -0.25)), jnp.log(whole)) * (
+            below, total = below + more + 1.01 * roundoff() * off_below, total + more + 1.01 * roundoff() * off
+            return jnp.where(below > -0.25, jnp.log1p(jnp.maximum(below, -0.25)), jnp.log(total)) * (
                 1 - 16 * roundoff()
             )
 
@@ -786,7 +779,7 @@ def _places(s: Array, place: Array, x: Array) -> tuple[Array, Array]:
 
 
 @jax.jit
-def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Array, Array, Array]:
+def _scan_span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Array, Array, Array]:
     """Returns where the scan begins, the distance of its nodes, and the largest order whose tilted law it covers.
 
     For "remove" a tilted law lies between normal ones around 0 and (order + 1)/s.
@@ -796,7 +789,7 @@ def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Arra
     longer than the reach of the noise by as much. At its other end it is longer by 1/s, about which Q has its mass:
     moments take the sum of Q's masses for whole.
     """
-    # Standard deviations by which an order may move a law that ends, away from its end. Sound for any value.
+    # Standard deviations by which an order may move a law that ends, away from its end. Any value is sound.
     far_at_end = 2.0
     # Scales c beyond the place at which the nodes end: there dz/dx is e^-50.
     length_of_end = 12.5 + FLAT_BY
@@ -816,7 +809,7 @@ def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Arra
 
 
 @jax.jit
-def _nodes(
+def _nodes_at(
     s: Array, q: Array, removes: Array, place: Array | None, x: Array, step: Array
 ) -> tuple[Array, Array, Array]:
     """Returns the nodes at places x (RULE,): these, losses and logs of P's masses."""
@@ -907,7 +900,7 @@ def _lines(s: Array, q: Array, removes: Array, place: Array | None) -> Lines:
 
 @register_dataclass
 @dataclass(frozen=True)
-class Gaussian(Mechanism):
+class Gaussian(NoisyMechanism):
     """Gaussian mechanism: a query of sensitivity 1 plus noise of the given standard deviation.
 
     Attributes:
@@ -929,16 +922,7 @@ class Gaussian(Mechanism):
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
 
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.noise_multiplier)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(self.noise_multiplier)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pair of an infinite loss, surely."""
-        directions(self, relation)
-        return noiseless_pairs(("replace",), -np.inf)
+    noiseless_pairs = surely_seen
 
     def of_group(self, size: int) -> Gaussian:
         return Gaussian(less_noise(self.noise_multiplier, size))
@@ -953,31 +937,24 @@ class Gaussian(Mechanism):
 
 
 @dataclass(frozen=True)
-class GaussianOnSample(Mechanism):
-    """The base of Gaussian mechanisms on a sample of the examples: their two fields, and when nothing is released."""
+class SampledGaussian(SampledNoise):
+    """The base of Gaussian mechanisms on a sample of the examples: their two fields."""
 
     noise_multiplier: ArrayLike
     sampling_rate: ArrayLike
+
+    noise: ClassVar[str] = "gaussian"
+
+    noiseless_pairs = seen_where_sampled
 
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(*jax.tree.leaves(self))
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pairs of an example that is seen where it is sampled (:func:`.finite.noiseless_pairs`)."""
-        rate = np.asarray(self.sampling_rate, np.float64)
-        return noiseless_pairs(directions(self, relation), log_absence(rate, 1 - rate))
-
 
 @register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledGaussian(GaussianOnSample):
+class PoissonSubsampledGaussian(SampledGaussian):
     """Gaussian mechanism on a Poisson sample: one step of DP-SGD.
 
     Each example takes part independently with probability ``sampling_rate``; the sum of the sampled examples' clipped
@@ -1014,12 +991,12 @@ class PoissonSubsampledGaussian(GaussianOnSample):
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"; for "replace" two mixtures."""
-        asked = directions(self, relation)
-        if "replace" in asked:
+        direction_names = directions(self, relation)
+        if "replace" in direction_names:
             return (subsampled_pair(self.noise_multiplier, self.sampling_rate, "replace", "gaussian"),)
         return tuple(
             SubsampledGaussianPair(self.noise_multiplier, self.sampling_rate, removes=direction == "remove")
-            for direction in asked
+            for direction in direction_names
         )
 
 
@@ -1030,7 +1007,7 @@ class PoissonSubsampledGaussian(GaussianOnSample):
 
 @register_dataclass
 @dataclass(frozen=True)
-class TruncatedPoissonGaussian(GaussianOnSample):
+class TruncatedPoissonGaussian(SampledGaussian):
     """Gaussian mechanism on a Poisson sample that is cut: if it exceeds B examples, B of them at random are used.
 
     Attributes:
@@ -1110,17 +1087,19 @@ class TruncatedPoissonGaussian(GaussianOnSample):
         """
         validation.check_scalar(sampling_rate, "sampling_rate")
         validation.check_sampling_rate(sampling_rate)
-        given = tuple(num_examples) if isinstance(num_examples, Sequence) else (num_examples,)
-        sizes = [validation.check_whole(size, "num_examples", 1, 2**53, "the number of examples") for size in given]
+        sizes = [
+            validation.check_whole(size, "num_examples", 1, 2**53, "the number of examples")
+            for size in (num_examples if isinstance(num_examples, Sequence) else (num_examples,))
+        ]
         capacity = validation.check_whole(capacity, "capacity", 1, 2**53, "the largest batch")
-        rate, up = float(sampling_rate), 1 + 4 * UNIT_ROUNDOFF
+        rate, outward = float(sampling_rate), 1 + 4 * UNIT_ROUNDOFF
         tails = [binomial_tail(size - 1, rate, capacity) for size in sorted(sizes)]
-        entered = [max(rate * capacity * tail.inverse * up, TINY) for tail in tails]
+        entered = [max(rate * capacity * tail.inverse * outward, TINY) for tail in tails]
         least, covered = tails[0].least, entered[0]
-        overflow_rate = covered / least * up if least > 0 else math.inf
+        overflow_rate = covered / least * outward if least > 0 else math.inf
         if overflow_rate > rate:
-            overflow_rate, covered = rate, least * rate / up
-        slack = min(max(max(entered) - covered, 0.0) / rate * up, 1.0)
+            overflow_rate, covered = rate, least * rate / outward
+        slack = min(max(max(entered) - covered, 0.0) / rate * outward, 1.0)
         return cls(noise_multiplier, rate, max(tail.most for tail in tails), least, overflow_rate, slack)
 
     def validate(self) -> None:

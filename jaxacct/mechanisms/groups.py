@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -17,11 +18,18 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.finite import LossDistributionPair, log_absence, noiseless_pairs
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_absent, is_endless, nothing_sampled
+from jaxacct.mechanisms.mechanism import (
+    Mechanism,
+    NoisyMechanism,
+    Relation,
+    SampledNoise,
+    by_numpy_if_concrete,
+    directions,
+)
 from jaxacct.mechanisms.pair import (
     ANGLES,
     COARSEST,
@@ -45,7 +53,6 @@ from jaxacct.numerics.precision import (
     UNIT_ROUNDOFF,
     as_float64,
     is_concrete,
-    scope,
     within_scope,
 )
 from jaxacct.numerics.pytrees import register_dataclass
@@ -103,19 +110,19 @@ def binomial_masses(trials: int, probability: Any) -> tuple[Any, Any]:
 
 
 def _rounded_masses(trials: int, probability: float) -> np.ndarray:
-    """Returns a binomial law's probabilities, computed in whole numbers and rounded once each."""
-    success, whole = probability.as_integer_ratio()
-    masses = (math.comb(trials, k) * success**k * (whole - success) ** (trials - k) for k in range(trials + 1))
-    return np.array([mass / whole**trials for mass in masses])
+    """Returns a binomial law's probabilities, in whole numbers rounded once each."""
+    success, denominator = probability.as_integer_ratio()
+    masses = (math.comb(trials, k) * success**k * (denominator - success) ** (trials - k) for k in range(trials + 1))
+    return np.array([mass / denominator**trials for mass in masses])
 
 
 def _running_products(factors: Array) -> Array:
     """Returns the products (..., n) of the first factors, each of as many roundings as multiplications, by doubling."""
-    # After a step each entry is the product of the last ``2 apart`` factors up to it, so log2(n) steps are enough.
-    apart = 1
-    while apart < factors.shape[-1]:
-        before = jnp.concatenate([jnp.ones_like(factors[..., :apart]), factors[..., :-apart]], axis=-1)
-        factors, apart = factors * before, 2 * apart
+    # After a step each entry is the product of the last ``2 distance`` factors up to it, so log2(n) steps are enough.
+    distance = 1
+    while distance < factors.shape[-1]:
+        before = jnp.concatenate([jnp.ones_like(factors[..., :distance]), factors[..., :-distance]], axis=-1)
+        factors, distance = factors * before, 2 * distance
     return factors
 
 
@@ -137,28 +144,27 @@ class CountedShiftsPair(ShiftedNoisePair):
 
     weight_units: ArrayLike = 0.0
 
-    def _off(self) -> Array:
-        return as_float64(self.weight_units) * roundoff()
-
     def _weight_units(self) -> ArrayLike:
         return as_float64(self.weight_units)
 
     def masses_between(self, x: Float[Array, " n"]) -> CellMasses:
-        found, off = super().masses_between(x), self._off()
-        return found._replace(p_error=found.p_error + off * found.p, q_error=found.q_error + off * found.q)
+        cells, off = super().masses_between(x), self._weight_units() * roundoff()
+        return cells._replace(p_error=cells.p_error + off * cells.p, q_error=cells.q_error + off * cells.q)
 
     def _rounding(self) -> tuple[Array, Array]:
         error, gap = super()._rounding()
-        return error + 2 * as_float64(self.weight_units), gap
+        return error + 2 * self._weight_units(), gap
 
     def law(self) -> Law | None:
         return in_float64_only(LawOfCountedShifts(self)) if self.noise == "gaussian" else None
 
+    def has_real_roots(self) -> Array:
+        """Returns whether the weights are those of a polynomial of real roots: those raised to TINY need not be."""
+        _, _, p, q = self._fields()
+        return jnp.all(((p == 0) | (p > 2 * TINY)) & ((q == 0) | (q > 2 * TINY)))
+
     def _count_unit(self) -> Array | None:
-        # Weights that were raised to TINY need not belong to a polynomial of real roots.
-        _, locations, p, q = self._fields()
-        is_held = jnp.all(((p == 0) | (p > 2 * TINY)) & ((q == 0) | (q > 2 * TINY)))
-        return jnp.where(is_held, _unit(locations), self._spread())
+        return jnp.where(self.has_real_roots(), _unit(self._fields()[1]), self._spread())
 
 
 @dataclass(frozen=True)
@@ -169,7 +175,7 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
     """
 
     scan_nodes = 4 * RULE
-    """Nodes of the scan: a group's law is wide, and the strip of little noise is narrow. Sound for any value."""
+    """Nodes of the scan: a group's law is wide, and the strip of little noise is narrow. Any value is sound."""
 
     pair: CountedShiftsPair
 
@@ -189,11 +195,9 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
         return self.scan_nodes * self._spacing() - 2 * arithmetic().reach * s - self.pair._spread()
 
     def largest_order(self) -> Array:
-        _, _, p, q = self.pair._fields()
-        # Weights that were raised to TINY need not belong to a polynomial of real roots: the mesh answers then.
-        held = jnp.all(((p == 0) | (p > 2 * TINY)) & ((q == 0) | (q > 2 * TINY)))
-        # An order moves the tilted law by the extent of the locations at most: the scan has room for so many.
-        return jnp.where(held, jnp.maximum(self._room() / self._extents()[3], 0.0), 0.0)
+        # An order moves the tilted law by the extent of the locations at most: the scan has room for so many. Without
+        # real roots the mesh answers.
+        return jnp.where(self.pair.has_real_roots(), jnp.maximum(self._room() / self._extents()[3], 0.0), 0.0)
 
     def scan(self) -> Nodes:
         s, (low, high) = self.pair._fields()[0], self.pair._ends()
@@ -214,10 +218,12 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, locations, p, q = self.pair._fields()
         unit, weights = self._unit(), tilted_shares(nodes, order)
-        exponents, apart = self.pair._exponents(nodes.places), self._extents()[2]
+        exponents, gap = self.pair._exponents(nodes.places), self._extents()[2]
         # In units: P's mean beyond its lowest location and Q's below its highest; their variances.
-        means, variances = zip(*(_posterior(mixture, exponents, locations / unit) for mixture in (p, q)), strict=True)
-        turned = means[0] - means[1] - apart / unit
+        means, variances = zip(
+            *(_posterior_moments(mixture, exponents, locations / unit) for mixture in (p, q)), strict=True
+        )
+        turned = means[0] - means[1] - gap / unit
         step, positive = nodes.places[1] - nodes.places[0], jnp.maximum(order, 0.0)
 
         # At a height up to STEEPEST; slopes are in units.
@@ -226,9 +232,9 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
             square, b = jnp.sin(theta / 2) ** 2, theta * s**2 / unit
             # Logs of moduli: log(1 - x)/2 <= -x/2, and >= -x/2/(1 - x); each 4 a (1 - a) is at most 1.
             moduli = -2 * square * ((order + 1) * variances[0] - positive * variances[1] / (1 - square))
-            least = w * theta * apart / unit
+            least = w * theta * gap / unit
             exponents = moduli - w * turned * jnp.sin(theta)
-            # The modulus on the line is summed by a rule as well, whose error is a line at b + c.
+            # A rule sums the modulus on the line as well; a line at b + c bounds its error.
             beyond = jnp.asarray(ANGLES)
             c = (beyond - theta) * s**2 / unit
             gain = 2 * jnp.pi * c / step - 0.5 * (c / s) ** 2 - self._secants(order, beyond)
@@ -241,7 +247,7 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         # Weights off by e, relatively, turn P^(1 + t + iw) Q^-(t + iw) by at most e^((1 + 2 |t| + 2 w) e).
-        off = jnp.expm1((1 + 2 * jnp.abs(order) + 2 * w) * self.pair._off())
+        off = jnp.expm1((1 + 2 * jnp.abs(order) + 2 * w) * (self.pair._weight_units() * roundoff()))
         return jnp.logaddexp(super().log_quadrature_error(order, w, step), jnp.log(off))
 
 
@@ -250,7 +256,7 @@ def _unit(locations: Array) -> Array:
     return jnp.abs(locations[1] - locations[0])
 
 
-def _posterior(weights: Array, exponents: Array, counts: Array) -> tuple[Array, Array]:
+def _posterior_moments(weights: Array, exponents: Array, counts: Array) -> tuple[Array, Array]:
     """Returns the mean and the variance of the counts (m,) under the posterior weights at each node."""
     log_total = log_mixture(weights, exponents)
     shares = jax.vmap(lambda w, e: jnp.where(w > 0, jnp.exp(jnp.log(w) + e - log_total), 0.0))(weights, exponents)
@@ -306,7 +312,7 @@ def group(mechanism: Mechanism, size: int) -> Mechanism:
 
 @register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledGroup(Mechanism):
+class PoissonSubsampledGroup(SampledNoise):
     """A noisy sum over a Poisson sample, for groups of examples: the result of :func:`group` for such a sum.
 
     Attributes:
@@ -358,12 +364,6 @@ class PoissonSubsampledGroup(Mechanism):
         validation.check_whole(self.size, "size", 1, MOST_EXAMPLES, "the number of examples of a group")
         validation.check_one_of(self.noise, "noise", ("gaussian", "laplace"))
 
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.scale, self.sampling_rate)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(self.scale, self.sampling_rate)
-
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
         """Returns the pairs of a group of which every sampled member is seen (:func:`.finite.noiseless_pairs`)."""
         rate = np.asarray(self.sampling_rate, np.float64)
@@ -374,14 +374,10 @@ class PoissonSubsampledGroup(Mechanism):
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (B + K, B) for "remove" and (B, B - K) for "add"; for "replace" (B + K, B - K)."""
-        asked = directions(self, relation)
-        if is_concrete(self.scale, self.sampling_rate):
-            scale, rate = (np.asarray(value, np.float64) for value in (self.scale, self.sampling_rate))
-            return self._pairs(np, scale, rate, asked)
-        with scope():
-            return self._pairs(jnp, as_float64(self.scale), as_float64(self.sampling_rate), asked)
+        make = functools.partial(self._pairs, directions(self, relation))
+        return by_numpy_if_concrete(make, self.scale, self.sampling_rate)
 
-    def _pairs(self, xp: Any, scale: Any, rate: Any, asked: tuple[str, ...]) -> tuple[DominatingPair, ...]:
+    def _pairs(self, direction_names: tuple[str, ...], xp: Any, scale: Any, rate: Any) -> tuple[DominatingPair, ...]:
         # Places beyond the group's size have no weight: they make shapes equal, and so programs few.
         # Fewest places on the noise's axis. Smaller groups have as many places, all but theirs without weight, and
         # larger ones twice, four times as many and so on: one program serves all groups of so many places. Speed only.
@@ -396,14 +392,13 @@ class PoissonSubsampledGroup(Mechanism):
         def pair(places: Any, p: Any, q: Any) -> CountedShiftsPair:
             return CountedShiftsPair(s, xp.broadcast_to(places, p.shape), p, q, self.noise, units)
 
-        if "replace" in asked:
+        if "replace" in direction_names:
             some, none = drawn[..., 1:], xp.zeros_like(drawn[..., 1:])
             p, q = (xp.concatenate([drawn[..., :1], *rest], axis=-1) for rest in ((some, none), (none, some)))
             return (pair(xp.concatenate([counts, -counts[1:]]), p, q),)
         nobody = xp.broadcast_to(np.where(np.arange(most + 1) == 0, 1.0, 0.0), drawn.shape)
-        return tuple(
-            pair(counts, drawn, nobody) if each == "remove" else pair(-counts, nobody, drawn) for each in asked
-        )
+        pairs = {"remove": (counts, drawn, nobody), "add": (-counts, nobody, drawn)}
+        return tuple(pair(*pairs[direction]) for direction in direction_names)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -413,7 +408,7 @@ class PoissonSubsampledGroup(Mechanism):
 
 @register_dataclass
 @dataclass(frozen=True)
-class WithoutReplacementGroup(Mechanism):
+class WithoutReplacementGroup(NoisyMechanism):
     """Gaussian mechanism on a batch of fixed size, for groups of g examples that are replaced by others.
 
     Attributes:
@@ -478,12 +473,6 @@ class WithoutReplacementGroup(Mechanism):
                 f"size = {self.size} leaves no others of {self.num_examples} examples: give a smaller group."
             )
 
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.noise_multiplier)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(self.noise_multiplier)
-
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
         """Returns the one pair of a group of which every member in the batch is seen."""
         directions(self, relation)
@@ -501,19 +490,19 @@ class WithoutReplacementGroup(Mechanism):
         # from the one before.
         for i in range(g):
             mass *= Fraction(n - b - i, n - i)
-        found = [mass]
+        exact = [mass]
         for k in range(g):
             mass *= Fraction((g - k) * max(b - k, 0), (k + 1) * (n - g - b + k + 1))
-            found.append(mass)
-        return np.array([float(each) for each in found])
+            exact.append(mass)
+        return np.array([float(each) for each in exact])
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
         # Error of sums of normal tails, relative to their parts times their logarithms, in units of roundoff. The
-        # accountants' bounds rest on it: it must not be lowered.
+        # accountants' bounds rest on it: a lower value is wrong.
         value_units = 256
-        # Standard deviations beyond which a loss counts as infinite: 1e-44 of its mass. Sound for any value.
+        # Standard deviations beyond which a loss counts as infinite: 1e-44 of its mass. Any value is sound.
         farthest = 14.0
         directions(self, relation)
         s, masses = as_float64(self.noise_multiplier), self.masses()
@@ -522,13 +511,13 @@ class WithoutReplacementGroup(Mechanism):
         # = 1.
         highest = 2 * self.size * (self.size + farthest * s) / s**2
         parameters = s, jnp.broadcast_to(masses, (*s.shape, len(masses)))
-        beyond = jnp.vectorize(lambda loss, s, h: _above(loss, (s, h))[0], signature="(),(),(k)->()")
+        beyond = jnp.vectorize(lambda loss, s, h: _masses_above(loss, (s, h))[0], signature="(),(),(k)->()")
         infinite, error = beyond(highest, *parameters), jnp.full_like(s, value_units * UNIT_ROUNDOFF)
         atoms, laws = (jnp.zeros_like(s), jnp.full_like(s, jnp.nan)), (_cdf_p, _cdf_q, _survival_p, _survival_q)
         return (LossDistributionPair(-highest, highest, parameters, infinite, error, atoms, *laws),)
 
 
-def _edge(loss: Array, s: Array, masses: Array) -> Array:
+def _optimal_edge(loss: Array, s: Array, masses: Array) -> Array:
     """Returns t for losses log(c) (n,) >= 0, by bisection of the equation that rises in t."""
     k, h = jnp.arange(1.0, masses.shape[0])[:, None], masses[1:, None]
 
@@ -545,39 +534,39 @@ def _edge(loss: Array, s: Array, masses: Array) -> Array:
     return bisect_traced(is_high, jnp.min(alone, axis=0), jnp.zeros_like(loss), steps=64)
 
 
-def _above(loss: Array, parameters: tuple[Array, Array]) -> tuple[Array, Array]:
+def _masses_above(loss: Array, parameters: tuple[Array, Array]) -> tuple[Array, Array]:
     """Returns the probabilities under P and under Q of losses above ``loss``, at least 0, elementwise."""
     s, masses = parameters
     # The optimal events at each loss: z = -t/s where nothing moves, and u for k of the group, as in the proof.
     flat = loss.reshape(-1)
-    z = -_edge(flat, s, masses)[None] / s
+    z = -_optimal_edge(flat, s, masses)[None] / s
     k, h = jnp.arange(1.0, masses.shape[0])[:, None], masses[1:, None]
     u = jnp.clip(-k / s - s * flat[None] / (2 * k), z - 2 * k / s, z)
-    base = masses[0] * _normal(z[0])
-    p, q = (base + jnp.sum(h * _normal(edge), axis=0) for edge in (u + 2 * k / s, u))
+    base = masses[0] * _normal_cdf(z[0])
+    p, q = (base + jnp.sum(h * _normal_cdf(edge), axis=0) for edge in (u + 2 * k / s, u))
     return p.reshape(loss.shape), q.reshape(loss.shape)
 
 
-def _normal(z: Array) -> Array:
+def _normal_cdf(z: Array) -> Array:
     return 0.5 * jax.scipy.special.erfc(-z * np.sqrt(0.5))
 
 
 # Below 0 the law is the mirror image: the mass that P has up to -y is that of Q from y on.
 def _cdf_p(loss: Array, parameters: Any) -> Array:
-    p, q = _above(jnp.abs(loss), parameters)
+    p, q = _masses_above(jnp.abs(loss), parameters)
     return jnp.where(loss < 0, q, 1 - p)
 
 
 def _cdf_q(loss: Array, parameters: Any) -> Array:
-    p, q = _above(jnp.abs(loss), parameters)
+    p, q = _masses_above(jnp.abs(loss), parameters)
     return jnp.where(loss < 0, p, 1 - q)
 
 
 def _survival_p(loss: Array, parameters: Any) -> Array:
-    p, q = _above(jnp.abs(loss), parameters)
+    p, q = _masses_above(jnp.abs(loss), parameters)
     return jnp.where(loss < 0, 1 - q, p)
 
 
 def _survival_q(loss: Array, parameters: Any) -> Array:
-    p, q = _above(jnp.abs(loss), parameters)
+    p, q = _masses_above(jnp.abs(loss), parameters)
     return jnp.where(loss < 0, 1 - p, q)

@@ -13,41 +13,27 @@ from typing import Any, ClassVar
 
 import jax  # noqa: F401  (whole, before jaxtyping asks for a part of it)
 import numpy as np
-from jaxtyping import ArrayLike, Bool
+from jaxtyping import ArrayLike
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import log_absence, noiseless_pairs
+from jaxacct.mechanisms.finite import seen_where_sampled, surely_seen
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
 from jaxacct.mechanisms.mechanism import (
-    Mechanism,
+    NoisyMechanism,
     Relation,
+    SampledNoise,
+    by_numpy_if_concrete,
     directions,
-    is_absent,
-    is_endless,
     less_noise,
-    nothing_sampled,
 )
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair, subsampled_pair
-from jaxacct.numerics.precision import as_float64, is_concrete, scope
 from jaxacct.numerics.pytrees import register_dataclass
-
-
-def shifted_pair(scale: ArrayLike, shift: float) -> ShiftedNoisePair:
-    """Returns Laplace noise around ``shift`` against that around 0."""
-    if is_concrete(scale):  # by NumPy: JAX compiles operations outside of programs one by one
-        s: Any = np.asarray(scale, np.float64)
-    else:
-        with scope():
-            s = as_float64(scale)
-    # Made by NumPy, the weights are concrete within a trace, too.
-    p, q = (np.broadcast_to(weights, (*s.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))
-    return ShiftedNoisePair(s, shift * p, p, q, "laplace")
 
 
 @register_dataclass
 @dataclass(frozen=True)
-class Laplace(Mechanism):
+class Laplace(NoisyMechanism):
     """Laplace mechanism: a query of L1 sensitivity 1 plus independent Laplace noise on each coordinate.
 
     Attributes:
@@ -75,16 +61,7 @@ class Laplace(Mechanism):
     def validate(self) -> None:
         validation.check_noise_scale(self.scale)
 
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.scale)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(self.scale)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pair of an infinite loss, surely."""
-        directions(self, relation)
-        return noiseless_pairs(("replace",), -np.inf)
+    noiseless_pairs = surely_seen
 
     def of_group(self, size: int) -> Laplace:
         return Laplace(less_noise(self.scale, size))
@@ -92,30 +69,29 @@ class Laplace(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair of noise around the shift against noise around 0; its mirror image is the same."""
         shift = 2.0 if "replace" in directions(self, relation) else 1.0
-        return (shifted_pair(self.scale, shift),)
+
+        def make(_: Any, scale: Any) -> ShiftedNoisePair:
+            # Made by NumPy, the weights are concrete within a trace, too.
+            p, q = (np.broadcast_to(weights, (*scale.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))
+            return ShiftedNoisePair(scale, shift * p, p, q, "laplace")
+
+        return (by_numpy_if_concrete(make, self.scale),)
 
 
 @dataclass(frozen=True)
-class SampledLaplace(Mechanism):
-    """The base of Laplace mechanisms on a sample of the examples: their two fields, and when nothing is released."""
+class SampledLaplace(SampledNoise):
+    """The base of Laplace mechanisms on a sample of the examples: their two fields."""
 
     scale: ArrayLike
     sampling_rate: ArrayLike
 
+    noise: ClassVar[str] = "laplace"
+
+    noiseless_pairs = seen_where_sampled
+
     def validate(self) -> None:
         validation.check_noise_scale(self.scale)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.scale, self.sampling_rate)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(self.scale, self.sampling_rate)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pairs of an example that is seen where it is sampled (:func:`.finite.noiseless_pairs`)."""
-        rate = np.asarray(self.sampling_rate, np.float64)
-        return noiseless_pairs(directions(self, relation), log_absence(rate, 1 - rate))
 
 
 @register_dataclass

@@ -15,8 +15,17 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
+from jaxacct.mechanisms.finite import surely_seen
 from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_absent, is_endless, nothing_sampled
+from jaxacct.mechanisms.mechanism import (
+    Mechanism,
+    NoisyMechanism,
+    Relation,
+    choose,
+    directions,
+    is_infinite,
+    nothing_sampled,
+)
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, as_real, exact_real, is_concrete, leave_scope, within_scope
@@ -59,7 +68,7 @@ class MatrixMechanism(Mechanism):
     that depends on nothing: they cost at most as much as those of the largest column. Turns are composed adaptively, at
     most ceil(n / b) of them (Choquette-Choo et al. (2023), Theorem 4). Whichever the group is, divergences of a mixture
     over groups drawn apart are at most the largest. Settings (rate, noise, strategy) are fixed for the whole training;
-    only its end may be chosen, between cycles: a filter is asked for :attr:`cycle`, once for each.
+    only its end may be chosen, between cycles: a filter grants :attr:`cycle`, once for each.
 
     Relations: those of :class:`.PoissonSubsampledGaussian`; with ``equal_groups`` "replace" alone. The assumptions of
     :mod:`jaxacct.strategies` about examples added and removed are made here, too.
@@ -124,7 +133,7 @@ class MatrixMechanism(Mechanism):
 
     @property
     def cycle(self) -> Mechanism:
-        """The mechanism of one turn of every group, which a filter is asked for before each cycle of b steps.
+        """The mechanism of one turn of every group, which a filter grants before each cycle of b steps.
 
         Raises ValueError where the steps have no cycles that could be accounted for one by one.
         """
@@ -154,7 +163,7 @@ class MatrixMechanism(Mechanism):
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         if not self.is_sampled:
-            return is_endless(self.noise_multiplier)
+            return is_infinite(self.noise_multiplier)
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     def as_gaussian(self) -> Gaussian:
@@ -162,7 +171,7 @@ class MatrixMechanism(Mechanism):
         assert not self.is_sampled
         return Gaussian(self._noise())
 
-    def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
+    def decompose(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns the Gaussian mechanism that the training is, or the cycles that it is composed of."""
         if not self.is_sampled:
             return [(self.as_gaussian(), steps)]
@@ -182,7 +191,7 @@ class MatrixMechanism(Mechanism):
 
     def _noise(self) -> Any:
         """Returns the noise over the sensitivity, rounded down; infinite, which costs nothing, only where it was so."""
-        # Largest finite float64 number, to which a ratio that overflows is lowered: only infinite noise costs nothing.
+        # Largest finite float64 number, the bound of a ratio that overflows: only infinite noise costs nothing.
         largest = np.finfo(np.float64).max
         if is_concrete(self.noise_multiplier, self.sensitivity):
             noise: Any = np.asarray(self.noise_multiplier, np.float64)
@@ -193,10 +202,10 @@ class MatrixMechanism(Mechanism):
             sensitivity = as_real(self.sensitivity)
             over = noise / jnp.where(sensitivity > 0, sensitivity, jnp.nan) * (1 - 4 * roundoff())
             over = jnp.minimum(over, jnp.finfo(over.dtype).max)
-        return choose(is_endless(noise), np.inf, over)
+        return choose(is_infinite(noise), np.inf, over)
 
     def _fill(self, *values: Any) -> Self:
-        # The fields of the frozen class are not what it is given: they follow from that.
+        # The constructor derives the fields of the frozen class from its arguments.
         for entry, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, entry.name, value)
         if self.equal_groups:
@@ -233,7 +242,7 @@ class _OfEqualGroups(PoissonSubsampledGaussian):
 
 @register_dataclass
 @dataclass(frozen=True)
-class TreeAggregation(Mechanism):
+class TreeAggregation(NoisyMechanism):
     """Binary trees with Gaussian noise at the nodes, each example at most once in all of them.
 
     This is an account alone, of prefix sums of a stream, all of whose nodes are released. To make noise of that kind
@@ -267,19 +276,11 @@ class TreeAggregation(Mechanism):
     relations: ClassVar[tuple[Relation, ...]] = tuple(r for r in ("replace", "zero_out") if r in Gaussian.relations)
     tight: ClassVar[bool] = True
 
+    noiseless_pairs = surely_seen
+
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_batches(self.depth, 2**10, "depth")
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.noise_multiplier)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(self.noise_multiplier, self.depth)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pair of the Gaussian mechanism that it is."""
-        return Gaussian(0.0).noiseless_pairs(relation)
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:

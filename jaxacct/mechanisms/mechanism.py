@@ -12,7 +12,7 @@ reading order:
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
 import jax
@@ -26,6 +26,7 @@ from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import (
     TINY,
+    Result,
     as_float64,
     as_real,
     exact_float64,
@@ -34,6 +35,7 @@ from jaxacct.numerics.precision import (
     is_zero,
     kernel,
     leave_scope,
+    scope,
 )
 from jaxacct.numerics.pytrees import check_compared_by_class, widen_fields
 
@@ -120,11 +122,11 @@ class Mechanism(Fields, abc.ABC):
     Attributes:
         relations: the neighbouring relations that :meth:`dominating_pairs` knows pairs for, the default one first.
         may_fail: whether pairs may have infinite losses of a probability below one. Rényi accountants then count these
-            apart; otherwise they answer inf.
+            beside the divergences; otherwise they answer inf.
         tight: whether two data sets attain the pairs, under every relation of these: then a ``lower`` of accountants is
             below the mechanism's own epsilon. Otherwise, and by default, it is below that of the pairs alone, which may
             be larger than the mechanism's. An ``upper`` holds either way.
-        one_way: whether what is known is a guarantee stated for the relation asked for, so that under "remove" or "add"
+        one_way: whether what is known is a guarantee stated for the relation in use, so that under "remove" or "add"
             it is one of that direction alone (:class:`.PureDP`). By default the pairs under "remove" and "add", where
             both are supported, are those of one mechanism in its two directions.
 
@@ -166,7 +168,7 @@ class Mechanism(Fields, abc.ABC):
         """Returns where a run releases nothing, and so costs nothing: nowhere, unless a mechanism says otherwise."""
         return False
 
-    def ordinary(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
+    def with_unit_parameters(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
         """Returns this with valid parameters where ``nothing`` is released: numbers of 1, and vectors as they are."""
         scalars = len(self.batch_shape)
         return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) > scalars else choose(nothing, 1.0, leaf), self)
@@ -196,18 +198,39 @@ class Mechanism(Fields, abc.ABC):
 
     @property
     def composed(self) -> bool:
-        """Whether all accountants treat a run of it as the mechanisms of :meth:`apart`.
+        """Whether all accountants treat a run of it as the mechanisms of :meth:`decompose`.
 
-        This is so where a class overrides :meth:`apart`. A class some of whose runs stay whole overrides this as well.
+        This is so where a class overrides :meth:`decompose`. A class that decomposes some of its runs alone overrides
+        this as well.
         """
-        return type(self).apart is not Mechanism.apart
+        return type(self).decompose is not Mechanism.decompose
 
-    def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
+    def decompose(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns mechanisms and numbers of runs that come to ``steps`` runs of this one; by default just itself.
 
         A class that lists itself among others overrides :attr:`composed`, too.
         """
         return [(self, steps)]
+
+
+class NoisyMechanism(Mechanism):
+    """The base of mechanisms whose first field is the scale of their noise: infinite noise hides all."""
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return is_infinite(jax.tree.leaves(self)[0])
+
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
+        noise, *others = jax.tree.leaves(self)
+        return np.asarray(noise, np.float64) == 0 if is_concrete(noise, *others) else False
+
+
+class SampledNoise(NoisyMechanism):
+    """The base of those on a sample of the examples, of which a sampling rate of 0 shows nothing either."""
+
+    sampling_rate: ArrayLike
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return nothing_sampled(jax.tree.leaves(self)[0], self.sampling_rate)
 
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
@@ -229,7 +252,7 @@ def without_noops(mechanism: Any, steps: Any) -> tuple[Any, Any]:
     if is_concrete(nothing) and not np.any(nothing):
         return mechanism, steps
     # A value that is no valid number of runs stays as it is, so that the accountant can refuse it.
-    return mechanism.ordinary(nothing), choose(nothing & is_count(steps), 0.0, steps)
+    return mechanism.with_unit_parameters(nothing), choose(nothing & is_count(steps), 0.0, steps)
 
 
 def counts_of(steps: Any) -> Any:
@@ -263,28 +286,31 @@ def choose(condition: Any, first: Any, second: Any) -> Any:
     return jnp.where(condition, first, second if jnp.result_type(second) == jnp.bool_ else as_real(second))
 
 
-def is_none(value: Any) -> Any:
+def is_exact_zero(value: Any) -> Any:
     """Returns where a number is 0 to the bit. XLA takes subnormal numbers for 0, but they are above it."""
     return np.asarray(value, np.float64) == 0 if is_concrete(value) else is_zero(exact_float64(value))
 
 
-def is_endless(value: Any) -> Any:
+def is_infinite(value: Any) -> Any:
     """Returns where a number is infinite, as that of noise under which nothing can be seen."""
     return np.asarray(value, np.float64) == np.inf if is_concrete(value) else as_float64(value) == jnp.inf
 
 
-def is_absent(noise: Any, *others: Any) -> Any:
-    """Returns where noise is seen to be 0; nowhere if it or one of the other fields is traced."""
-    return np.asarray(noise, np.float64) == 0 if is_concrete(noise, *others) else False
+def by_numpy_if_concrete(make: Callable[..., Result], *numbers: ArrayLike) -> Result:
+    """Returns ``make(xp, *numbers)`` of float64: by NumPy where all are concrete, as JAX compiles each operation."""
+    if is_concrete(*numbers):
+        return make(np, *(np.asarray(number, np.float64) for number in numbers))
+    with scope():
+        return make(jnp, *map(as_float64, numbers))
 
 
 def nothing_sampled(noise: Any, sampling_rate: Any) -> Any:
     """Returns where infinite noise, or a sampling rate of 0, leaves nothing of an example, the other being valid."""
     # With proper rates that are concrete the noise alone decides, and the answer stays concrete where the noise is.
     if is_concrete(sampling_rate) and np.all((np.asarray(sampling_rate) > 0) & (np.asarray(sampling_rate) <= 1)):
-        return is_endless(noise)
+        return is_infinite(noise)
     proper = (noise >= 0) & (sampling_rate >= 0) & (sampling_rate <= 1)
-    return (is_endless(noise) | is_none(sampling_rate)) & proper
+    return (is_infinite(noise) | is_exact_zero(sampling_rate)) & proper
 
 
 def less_noise(scale: ArrayLike, size: int) -> Any:
@@ -292,7 +318,7 @@ def less_noise(scale: ArrayLike, size: int) -> Any:
     if not is_concrete(scale):
         return _less_noise(scale, size)
     quotient = np.asarray(scale, np.float64) / size
-    # Division by a power of two is exact; every other quotient goes one float down, to the side of less noise.
+    # Division by a power of two is exact; every other quotient moves one float down, to the side of less noise.
     is_exact = np.isinf(quotient) | (size & (size - 1) == 0)
     return np.where(is_exact, quotient, np.nextafter(quotient, 0.0))[()]
 
@@ -352,7 +378,7 @@ def parts_of(mechanism: Mechanisms, steps: Steps) -> list[tuple[Mechanism, Array
     if isinstance(mechanism, Mechanism) and mechanism.composed:
         validation.check_number(steps, "steps")
         validation.check_steps(steps)
-        return mechanism.apart(counts_of(steps))
+        return mechanism.decompose(counts_of(steps))
     if not isinstance(mechanism, (tuple, list)):
         return [(cast(Mechanism, mechanism), cast(ArrayLike, steps))]
     for part in mechanism:

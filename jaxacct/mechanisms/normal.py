@@ -141,10 +141,6 @@ def _narrow_cell(middle: Array, width: Array) -> tuple[Array, Array]:
     return mass, roundoff() * (24 + 8 * m2) * mass
 
 
-_GAUSS = np.polynomial.legendre.leggauss(8)
-"""Points of [-1, 1] and weights of the rule of :func:`normal_masses`, whose bound is for eight of them."""
-
-
 def normal_masses(low: Array, high: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     """Returns the masses of N(center, scale^2) on cells, elementwise, with bounds on their errors.
 
@@ -167,7 +163,7 @@ def normal_masses(low: Array, high: Array, center: Array, scale: Array) -> tuple
     and the sum of eight terms round 12 times: in all 6 d^2 + 24 units are enough. A flushed number is below TINY.
     """
     u, density = roundoff(), 1 / math.sqrt(2 * math.pi)
-    nodes, weights = (np.reshape(row, (-1, *(1,) * jnp.ndim(low))) for row in _GAUSS)
+    nodes, weights = (np.reshape(row, (-1, *(1,) * jnp.ndim(low))) for row in np.polynomial.legendre.leggauss(8))
     start, end, half = (low - center) / scale, (high - center) / scale, jnp.abs(high - low) * (0.5 / scale)
     inner = start[None] * jnp.asarray(0.5 - 0.5 * nodes, low.dtype) + end[None] * jnp.asarray(
         0.5 + 0.5 * nodes, low.dtype
@@ -178,9 +174,9 @@ def normal_masses(low: Array, high: Array, center: Array, scale: Array) -> tuple
     far, square = near + 2 * half, near * near
     peak = jnp.exp(-0.5 * square)
     error = u * (24 + 6 * far * far) * mass + 4e-17 * (2 * half * (1 + far)) ** 16 * half * peak
-    share, is_endless = 0.5 / (1 + square), half == jnp.inf
-    most = peak * jnp.where(is_endless, density / near, 1.0)
-    least_share = jnp.where(is_endless, 1 - share, 0.5)
+    share, is_infinite = 0.5 / (1 + square), half == jnp.inf
+    most = peak * jnp.where(is_infinite, density / near, 1.0)
+    least_share = jnp.where(is_infinite, 1 - share, 0.5)
     is_known = error < 0.5 * most
     mass = jnp.where(is_known, mass, most * least_share)
     return mass, jnp.where(is_known, error, most * (1 - least_share + u * (24 + 6 * square))) + TINY
@@ -251,7 +247,7 @@ def point(mu: Array, t: Array) -> tuple[Array, Array, Array]:
     """
     mu, t = (jnp.expand_dims(x, -1) if jnp.ndim(x) else x for x in (mu, t))
     nodes, weights = (np.reshape(row, (1,) * (jnp.ndim(t) - 1) + (-1,)) for row in (NODES, WEIGHTS))
-    # Of phi(t + s) the factor phi(max(t, 0)) is taken out, so that no term underflows before delta does.
+    # The terms are those of phi(t + s) over phi(max(t, 0)): none underflows before delta does.
     above = jnp.maximum(t, 0.0)
     place = nodes + jnp.minimum(t, 0.0)
     mass = jnp.asarray(-weights * jnp.exp(place * (-0.5 * place - above)) * jnp.expm1(mu * -nodes))
@@ -274,7 +270,7 @@ def allowance(log_delta: Array, more: float = 0.0) -> Array:
 
 def keep_normal(mu: Array) -> tuple[Array, Array]:
     """Returns mu, but at least 1e-20, and the logarithm by which delta is less: so no term of the sum is subnormal."""
-    # Smallest mu at which the rule is asked: below it 1 - e^(-mu s) is mu s to all digits of float64, for all nodes.
+    # Smallest mu that the rule takes: below it 1 - e^(-mu s) is mu s to all digits of float64, for all nodes.
     least = 1e-20
     kept = jnp.maximum(mu, least)
     return kept, jnp.log(mu / kept)
@@ -286,7 +282,7 @@ def log_delta_at(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     Beyond HIGHEST, where phi(t) alone is below float64's range, the value is only an upper bound on log delta: delta /
     phi(t) falls in t.
     """
-    # Largest t, in standard deviations, at which an upper bound is taken: there its rounding is nothing yet beside
+    # Largest t, in standard deviations, of an upper bound: there its rounding is negligible against
     # t^2/2. Delta falls in t, so that an upper bound at a smaller t is one.
     farthest = 1e25
     # Delta falls in t, so an upper bound at a smaller t is one.
@@ -335,12 +331,12 @@ def epsilon_bounds(mu: Array, delta: Array, of_mu: float = 0.0) -> tuple[Array, 
     # The error of log delta, of its target, and of mu: log delta rises by at most as much as log mu does.
     error, half = allowance(1.8 * target, of_mu), mu / 2
 
-    def at(t: Array) -> tuple[Any, ...]:
+    def evaluate(t: Array) -> tuple[Any, ...]:
         log_delta, falls, _ = point(kept, t)
         return log_delta, -falls, np.float64(10.0), error
 
     # Where epsilon is 0 Newton's steps end.
-    t, above, below = newton(at, lambda t: jnp.maximum(t, -half), jnp.add, target - less, jnp.sqrt(-2 * target))
+    t, above, below = newton(evaluate, lambda t: jnp.maximum(t, -half), jnp.add, target - less, jnp.sqrt(-2 * target))
     # epsilon = mu (t + mu/2), with the errors of mu and of these operations.
     off = (4 * roundoff() + of_mu) * (jnp.abs(t) + mu)
     t = t + half
@@ -358,7 +354,7 @@ def mu_bounds(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     z = jnp.sqrt(-2 * target)
     start = jnp.maximum(2 * epsilon / (jnp.sqrt(z**2 + 2 * epsilon) + z), jnp.sqrt(2 * jnp.pi) * delta)
 
-    def at(mu: Array) -> tuple[Array, ...]:
+    def evaluate(mu: Array) -> tuple[Array, ...]:
         ratio, half = epsilon / mu, mu / 2
         t, terms = ratio - half, ratio + half
         kept, less = keep_normal(mu)
@@ -372,13 +368,13 @@ def mu_bounds(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     def move(mu: Array, by: Array) -> Array:
         return mu + mu * jnp.expm1(by)
 
-    mu, below, above = newton(at, lambda mu: mu, move, target, start)
+    mu, below, above = newton(evaluate, lambda mu: mu, move, target, start)
     off = 8 * roundoff()
     return jnp.maximum(mu * (1 - below - off), 0.0), mu * (1 + 1.02 * above + off)
 
 
 def newton(
-    at: Callable[[Array], tuple[Any, ...]],
+    evaluate: Callable[[Array], tuple[Any, ...]],
     inside: Callable[[Array], Array],
     moved: Callable[[Array, Array], Array],
     target: Array,
@@ -393,7 +389,7 @@ def newton(
     side is inf.
 
     Args:
-        at: place -> log delta; its slope; b; e, the error of log delta and of the target.
+        evaluate: place -> log delta; its slope; b; e, the error of log delta and of the target.
         inside: place -> the nearest place at which log delta is known.
         moved: place, step -> the place that the step leads to.
         target (): log delta.
@@ -405,7 +401,7 @@ def newton(
     def advance(state: Any) -> Any:
         place, *_ = state
         here = inside(place)
-        value, slope, bend, error = at(here)
+        value, slope, bend, error = evaluate(here)
         miss, steep = target - value, jnp.abs(slope)
         step = miss / slope
         near = 1.0625 * error / steep
@@ -418,8 +414,8 @@ def newton(
     # The state is a place, how far the root may lie from it on either side, and whether to go on. Steps run
     # monotonically into the root, so they end: where the miss is within its error, or where a step moves nothing.
     first = start, jnp.inf, jnp.inf, True
-    found: Any = jax.lax.while_loop(lambda state: state[3], advance, tuple(map(jnp.asarray, first)))
-    return found[:3]
+    final: Any = jax.lax.while_loop(lambda state: state[3], advance, tuple(map(jnp.asarray, first)))
+    return final[:3]
 
 
 def solve_mu(epsilon: Array, delta: Array) -> tuple[Array, Array]:
@@ -464,11 +460,11 @@ def delta_bounds(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     place = jnp.where(ordinary, mu, 1.0), jnp.where(ordinary, jnp.abs(epsilon), 1.0)
     gained = jnp.exp(bounds_of_log_delta(*(jnp.broadcast_to(x, (2,)) for x in place)))
     # The trade-off function is its own inverse: delta(-e) = 1 - e^-e + e^-e delta(e).
-    found = jnp.where(epsilon < 0, -jnp.expm1(epsilon) + jnp.exp(epsilon) * gained, gained)
+    deltas = jnp.where(epsilon < 0, -jnp.expm1(epsilon) + jnp.exp(epsilon) * gained, gained)
     rounded = 1 + 4 * arithmetic().function * SIDES
     none = jnp.where(epsilon == jnp.inf, 0.0, jnp.maximum(-jnp.expm1(epsilon), 0.0) * rounded)
     known = (mu >= 0) & (mu < jnp.inf) & ~jnp.isnan(epsilon)
-    values = jnp.where(ordinary, found * rounded, jnp.where(known, none, np.array([0.0, 1.0])))
+    values = jnp.where(ordinary, deltas * rounded, jnp.where(known, none, np.array([0.0, 1.0])))
     least = jnp.where(ordinary, TINY, 0.0)
     return jnp.minimum(values[0], 1.0), jnp.clip(values[1], least, 1.0)
 
@@ -498,8 +494,8 @@ def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array, removes: Any 
     ratio = jnp.expm1(jnp.minimum(epsilon, few)) / share
     large = epsilon - jnp.log(share) + jnp.log1p((share - 1) * jnp.exp(-jnp.maximum(epsilon, 1.5)))
     inner = jnp.where((epsilon < few) & (ratio < jnp.inf), jnp.log1p(ratio), large) * (1 - 24 * u * SIDES)
-    found = share * jnp.exp(bounds_of_log_delta(mu * (1 + 2 * u * SIDES), inner)) * (1 + 12 * u * SIDES)
-    lower, upper = jnp.where(there, jnp.minimum(found, 1.0), 0.0)
+    deltas = share * jnp.exp(bounds_of_log_delta(mu * (1 + 2 * u * SIDES), inner)) * (1 + 12 * u * SIDES)
+    lower, upper = jnp.where(there, jnp.minimum(deltas, 1.0), 0.0)
     return lower, upper
 
 
@@ -508,8 +504,8 @@ def sampled_epsilon(mu: Array, sampling_rate: Array, delta: Array) -> tuple[Arra
 
     The plain epsilon' at delta / q is known, and epsilon = log(1 + q (e^eps' - 1)), which moves less than epsilon'.
     """
-    # Largest plain delta at which a sampled one is looked up. Above it, epsilon is at most the epsilon at it, and at
-    # least 0. Sound for any value below 1.
+    # Largest plain delta that a sampled one is read from. Above it, epsilon is at most the epsilon at it, and at
+    # least 0. Any value below 1 is sound.
     most_level = 1 - 2.0**-20
     # Smallest rate for which 1 is nothing beside q e^eps' where that is cut: below it the lower bound is 0.
     least_rate = math.exp(40 - arithmetic().largest_exponent)

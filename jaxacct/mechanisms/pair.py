@@ -6,18 +6,17 @@ laws on either side of its own (:class:`~jaxacct.mechanisms.atoms.Atoms`), its c
 curve), or its characteristic function along a contour (the exact accountant). One abstract class states these
 questions, and every kind of loss answers them in a class of its own.
 
-The parts, in reading order:
+The parts, in reading order; the first three serve the mesh and the Rényi curve, the others the contour:
 
-1. moments of a likelihood ratio close to 1, without cancellation: :func:`log_excess`, :func:`log_integral`;
-2. the difference P - e^y Q of a cell, and its rounding: :func:`hockey_stick`;
-3. the law of a privacy loss, as weighted nodes with bounds on what these miss: :class:`Nodes`, :class:`Law`,
+1. the pair itself, all that an accountant asks: :class:`DominatingPair`;
+2. moments of a likelihood ratio close to 1, without cancellation: :func:`log_excess`, :func:`log_integral`;
+3. the difference P - e^y Q of a cell, and its rounding: :func:`hockey_stick`;
+4. the law of a privacy loss, as weighted nodes with bounds on what these miss: :class:`Nodes`, :class:`Law`,
    :class:`TrapezoidLaw`, :func:`moments`, :func:`careful_moments`, :func:`rungs`;
-4. laws with atoms, by panels, and how their characteristic functions fade: :class:`PanelLaw`, :func:`log_decay`;
-5. the pair itself: :class:`DominatingPair`.
+5. laws with atoms, by panels, and how their characteristic functions fade: :class:`PanelLaw`, :func:`log_decay`.
 
 Sources: Zhu, Dong and Wang (2022), Theorem 10, for composition; Trefethen and Weideman (2014), Theorem 5.1, for the
-trapezoid rule; Trefethen (2013),
-Theorem 19.3, for panels.
+trapezoid rule; Trefethen (2013), Theorem 19.3, for panels.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +37,191 @@ from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import TINY, few_bits, log_complement
 
 # ----------------------------------------------------------------------------------------------------
+# The dominating pair: everything an accountant may ask of (P, Q).
+#
+# A pair dominates a mechanism if its hockey-stick divergence is at least the mechanism's for every epsilon and every
+# two neighbouring data sets; adaptive composition of mechanisms is then dominated by the product of their pairs (Zhu,
+# Dong and Wang 2022, Theorem 10). The privacy loss is ``Y = log P/Q``, drawn under P.
+#
+# A kind of loss is one class: a frozen dataclass, registered as a pytree, that derives from :class:`DominatingPair`.
+# The abstract methods serve the mesh, and :meth:`~DominatingPair.cumulant` the Rényi curve; a
+# :meth:`~DominatingPair.law` adds the exact accountant. The other methods have defaults, which a kind of loss replaces
+# where it knows better. All methods are called inside the float64 scope; they take and return arrays and never raise.
+# ----------------------------------------------------------------------------------------------------
+
+
+class CellMasses(NamedTuple):
+    """P- and Q-masses of the cells between consecutive boundaries, with bounds on their absolute rounding errors.
+
+    Attributes:
+        p (cells,): P's masses.
+        q (cells,): Q's masses.
+        p_error (cells,): bounds on the distance of P's masses from the true ones.
+        q_error (cells,): bounds on the distance of Q's masses from the true ones.
+    """
+
+    p: Float[Array, " cells"]
+    q: Float[Array, " cells"]
+    p_error: Float[Array, " cells"]
+    q_error: Float[Array, " cells"]
+
+
+class DominatingPair(ABC):
+    """A pair (P, Q) seen through its privacy loss."""
+
+    has_attained_product: ClassVar[bool] = True
+    """Whether several such pairs together are the pair of a composition: not where each is a supremum over many."""
+
+    @abstractmethod
+    def is_valid(self) -> Array:
+        """Returns whether the parameters describe a pair; where not, epsilon is inf."""
+
+    @abstractmethod
+    def loss_range(self) -> tuple[Array, Array]:
+        """Returns the infimum and the supremum of the finite privacy losses."""
+
+    @abstractmethod
+    def central_loss(self) -> Array:
+        """Returns a loss amid the bulk of P, where a mesh should have a point."""
+
+    @abstractmethod
+    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
+        """Returns the masses of the ``n - 1`` cells of the loss between increasing ``boundaries`` (may be infinite)."""
+
+    @abstractmethod
+    def boundary_error(self, largest: Array) -> Array:
+        """Returns a bound on the distance of a cell's true edge from its boundary, for |loss| <= largest."""
+
+    @abstractmethod
+    def cumulant(self, order: ArrayLike) -> Array:
+        """Returns ``log E_P[exp(order Y); Y < inf]``, relative error about 1e-11, or an upper bound for orders >= 0."""
+
+    def supremum(self) -> tuple[Array, Array]:
+        """Returns bounds (lower, upper) on the supremum of the finite losses; the upper one is 0 only if that is.
+
+        By default they are those of :meth:`loss_range`, taken to be right to the error of a boundary there.
+        """
+        _, highest = self.loss_range()
+        error = jnp.where(jnp.isfinite(highest), self.boundary_error(jnp.abs(highest)), 0.0)
+        return highest - error, highest + error
+
+    def infimum(self) -> Array | None:
+        """Returns a lower bound on the infimum of the finite losses; None, the default, where none is to be used.
+
+        Where it meets the supremum all finite losses are one, and compositions are known without composing.
+        """
+        return None
+
+    def infinite_mass(self) -> Array:
+        """Returns P(Y = inf), P's mass where Q has none, which belongs to no cell; 0 by default."""
+        return jnp.zeros(())
+
+    def infinite_mass_error(self) -> Array:
+        """Returns a bound on the relative error of :meth:`infinite_mass`."""
+        return jnp.zeros(())
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        """Returns bounds (lower, upper) on ``E_P[(1 - e^(epsilon - Y))+; Y < inf]`` of one run, for epsilon () >= 0.
+
+        By default they come from the masses of losses above and about epsilon. For every event A the difference P(A) -
+        e^eps Q(A) is at most delta(eps), and A = {Y > eps} attains it. The masses that a pair gives to the losses above
+        eps are those of an A whose edge e' lies within b of eps, b the boundary's error. Such an A misses P - e^eps Q =
+        P (1 - e^(eps - Y)) over losses between eps and e': at most e^b - 1 of P's mass within b of eps. So delta is
+        known to the error of the masses, and to a second order in b.
+        """
+        wrong = self.boundary_error(jnp.abs(epsilon)) + 4 * roundoff() * epsilon + TINY
+        # The cells on either side of epsilon hold all mass that may lie on its wrong side.
+        half_width = 4 * wrong
+        cells = self.cell_masses(
+            jnp.stack([epsilon - half_width, epsilon, epsilon + half_width, jnp.full_like(epsilon, jnp.inf)])
+        )
+        (below, just, above), (near_error, just_error, above_error) = cells.p, cells.p_error
+        p, p_error = just + above, just_error + above_error
+        q, q_error = cells.q[1] + cells.q[2], cells.q_error[1] + cells.q_error[2]
+        scale, u = jnp.exp(epsilon), roundoff()
+        near = jnp.expm1(wrong) * (below + just + near_error + just_error) * (1 + 16 * u)
+        # Sums round where both terms count; the factor on errors covers the rounding of their sums and products.
+        summed = jnp.where(just > 0, p, 0.0) + scale * jnp.where(cells.q[1] > 0, q, 0.0)
+        value, rounding = hockey_stick(p, q, epsilon)
+        rounding = (rounding + p_error + scale * q_error + 4 * u * summed) * (1 + 16 * u)
+        upper = value + rounding + near
+        # Where e^eps overflows, e^eps Q is not known: the bounds are P's mass and 0.
+        upper = jnp.where(jnp.isnan(upper), (p + p_error) * (1 + 4 * u) + near, upper)
+        lower = jnp.where(jnp.isnan(value - rounding), 0.0, value - rounding)
+        return jnp.maximum(lower, 0.0), jnp.clip(upper, 0.0, 1.0)
+
+    def discretize(self, cells: int, nats: Array) -> Atoms:
+        """Returns two discrete laws of the loss, one that dominates it and one that it dominates.
+
+        Args:
+            cells: about how many atoms the laws have; static. A kind of loss and this number decide how many they are.
+            nats (): how far tails are resolved, above 1: what is below e^-nats of P need not be.
+
+        By default they come from :meth:`cell_masses`. The boundaries lie where P has its mass: they are dense about the
+        central loss and less so in the tails, as sinh has them.
+        """
+        ladder = 2.0 ** np.arange(-40, 24)
+        center, endless = self.central_loss(), jnp.full(1, jnp.inf)
+        looks = center + jnp.asarray(np.concatenate([-ladder[::-1], np.zeros(1), ladder]), center.dtype)
+        p = self.cell_masses(jnp.concatenate([-endless, looks, endless])).p
+        below = jnp.matmul(jnp.asarray(np.tri(len(looks), len(looks) + 1), p.dtype), p, precision="highest")
+        above = jnp.matmul(jnp.asarray(1 - np.tri(len(looks), len(looks) + 1), p.dtype), p, precision="highest")
+        rare = jnp.exp(-nats)
+        # The tails in which there is little, and a distance within which there is much: they only steer.
+        low = jnp.max(jnp.where(below <= rare, looks, looks[0]))
+        high = jnp.maximum(jnp.min(jnp.where(above <= rare, looks, looks[-1])), low)
+        lowest, highest = self.loss_range()
+        low, high = jnp.clip(low, lowest, highest), jnp.clip(high, lowest, highest)
+        inside = above[: len(ladder)][::-1] - above[len(ladder) + 1 :]
+        scale = jnp.min(jnp.where(inside >= 0.5 * (1 - above[-1]), ladder, ladder[-1]))
+        ends = jnp.arcsinh(jnp.stack([low - center, high - center]) / scale)
+        rising = ends[0] + (ends[1] - ends[0]) * jnp.asarray(np.linspace(0.0, 1.0, cells - 2), center.dtype)
+        losses = jnp.sort(jnp.clip(center + scale * jnp.sinh(rising), low, high))
+        masses = self.cell_masses(jnp.concatenate([-endless, losses, endless]))
+        # A few large losses count as infinite: far away, they would be all that counts in a moment.
+        last = jnp.where(high < highest, jnp.inf, jnp.maximum(self.supremum()[1], losses[-1]))
+        edges = jnp.concatenate([-endless, losses, last[None]])
+        doubts = jnp.pad(jax.vmap(self.boundary_error)(jnp.abs(losses)), 1)
+        p, q, p_error, q_error = masses
+        return atoms_of_cells(edges, p, p_error, q, q_error, doubts, self._infinite(), self.is_valid())
+
+    def _infinite(self) -> tuple[Array, Array]:
+        """Returns bounds on :meth:`infinite_mass`, from above and from below, for laws that are arrays."""
+        mass, share = self.infinite_mass(), self.infinite_mass_error() + 4 * roundoff()
+        return mass * (1 + share), mass * (1 - share)
+
+    def law(self) -> Law | None:
+        """Returns the law that the exact accountant integrates, or None where there is none in the ambient precision.
+
+        The class and its static fields alone decide which of the two. By default it is None, and the mesh answers.
+        """
+        return None
+
+    def divergence(self, orders: Array) -> Array:
+        """Returns the Rényi divergence at ``orders`` (n,), each above 1: NaN where it is not known, or infinite.
+
+        By default it comes from :meth:`cumulant`.
+        """
+        known = self.is_valid() & (self.infinite_mass() == 0)
+        return jnp.where(known, self.cumulant(orders - 1) / (orders - 1), jnp.nan)
+
+    @property
+    def counts_rounding(self) -> bool:
+        """Whether :meth:`divergence` bounds its rounding where digits are few: else all of an allowance may be that."""
+        return False
+
+    def largest_loss(self) -> Array:
+        """Returns an upper bound on the loss, which is the divergence of order infinity: at least 0, or NaN."""
+        # Only rounding makes a supremum negative: P and Q both sum to one.
+        largest = jnp.maximum(self.supremum()[1], 0.0)
+        return jnp.where(self.infinite_mass() > 0, jnp.inf, largest)
+
+    def has_larger_divergences_than(self, other: DominatingPair) -> bool:
+        """Returns whether the other's Rényi divergences are known to be at most this one's: then only these count."""
+        return False
+
+
+# ----------------------------------------------------------------------------------------------------
 # Moments of a likelihood ratio close to 1, without cancellation: the integrand, and an integral of its logarithm.
 #
 # With L = log P/Q and phi(x) = e^x - 1 - x, and since E_P[e^-L] = 1,
@@ -48,9 +232,9 @@ from jaxacct.numerics.precision import TINY, few_bits, log_complement
 # differ in sign, but their sum has one sign and loses no more than a few bits; for smaller t exchange P and Q:
 # E_P[e^(t L)] = E_Q[e^(-(t+1) (-L))].
 #
-# The windows of the integral are found by looking, and the rule's error is not bounded here. No bound of the mesh uses
-# a cumulant: the mesh takes its windows from Chernoff bounds on the lattice's weights. The Rényi divergences of shifted
-# noise do use cumulants, as the exact value that :data:`jaxacct.rdp.ALLOWANCE` rounds up. That allowance was
+# A scan of the integrand finds the windows of the integral, and nothing here bounds the rule's error. No bound of the
+# mesh uses a cumulant: the mesh takes its windows from Chernoff bounds on the lattice's weights. The Rényi divergences
+# of shifted noise do use cumulants, as the exact value that :data:`jaxacct.rdp.ALLOWANCE` rounds up. That allowance was
 # measured against quadrature at high precision; it is not proved.
 # ----------------------------------------------------------------------------------------------------
 
@@ -95,7 +279,7 @@ def weighted_remainder(x: Array, weight: Array, grown: Array) -> Array:
 
 def excess(loss: Array, order: Array, expm1_back: Array) -> tuple[Array, Array]:
     """Returns c and e with ``|phi(t L) + t phi(-L)| = c e^e``, given ``e^-L - 1``, for order t >= -1/2."""
-    # A term that stands beside e^largest is nothing beside it.
+    # A term of another size is negligible against e^largest.
     power, largest = order * loss, arithmetic().largest_exponent
     huge, reverse = power > largest, -loss > largest
     ahead = exp_remainder(power, jnp.exp(jnp.minimum(power, largest)) - 1)
@@ -134,14 +318,14 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
         panel: longest panel that the rule resolves: a few tenths of the distance of the nearest complex singularity.
         scale: width of the noise, in which the integrand falls by some e-foldings.
 
-    The window in which the integrand is above e^-CUT of its maximum is found by looking, on a grid and then on finer
-    ones. A peak between two points of the grid may rise above them by as much as a Gaussian of the given width that is
-    CUT e-foldings down the flank; such points are kept. Narrower peaks stand alone, next to the highest point.
+    A scan on a grid, and then on finer ones, finds the window in which the integrand is above e^-CUT of its maximum. A
+    peak between two points of the grid may rise above them by as much as a Gaussian of the given width that is CUT
+    e-foldings down the flank; the window has such points. Narrower peaks stand alone, next to the highest point.
     """
     # Fewest and most panels of 16 Gauss-Legendre nodes over a window. 32 leave an exponential four e-foldings a panel
     # where it falls by CUT on both sides; the rule then errs by 1e-30.
     fewest, most = 32, 8192
-    # Points at which an integrand's logarithm is looked at in one round, and rounds in which the window is narrowed.
+    # Points of a scan, and scans, each of which narrows the window.
     scan, rounds = 128, 4
 
     def narrow(_: Any, window: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -151,8 +335,8 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
         heights = height(x)
         top = jnp.max(heights)
         # A Gaussian CUT e-foldings down its flank rises by no more between two points: 11 is sqrt(2 CUT).
-        apart = step / (2 * scale)
-        kept = heights > top - CUT - (11 * apart + apart**2 / 2)
+        half_step = step / (2 * scale)
+        kept = heights > top - CUT - (11 * half_step + half_step**2 / 2)
         first = jnp.min(jnp.where(kept, x, jnp.inf))
         last = jnp.max(jnp.where(kept, x, -jnp.inf))
         some = top > -jnp.inf
@@ -179,14 +363,14 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
     # One panel a step, relative to the top, so that nothing overflows. The count is data and not a shape: narrow
     # windows cost little, and one program serves all.
     total = jax.lax.fori_loop(0, count.astype(jnp.int32), add, jnp.zeros_like(low))
-    found = top + jnp.log(total * width)
+    log_sum = top + jnp.log(total * width)
     if not arithmetic().has_few_digits:
-        return found
-    # Logarithms round by units of squares of places, in widths, and of their own size: where that is not little beside
-    # a nat no window is found for certain, and nothing is known.
+        return log_sum
+    # Logarithms round by units of squares of places, in widths, and of their own size: where that is not small against
+    # a nat no window is certain, and the result is unknown.
     reach = jnp.maximum(jnp.abs(low), jnp.abs(high)) / scale
     is_known = (roundoff() * (reach * reach + jnp.abs(top)) < 2.0**-6) & ((total > 0) | (low >= high))
-    return jnp.where(is_known, found, jnp.nan)
+    return jnp.where(is_known, log_sum, jnp.nan)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -206,18 +390,18 @@ def hockey_stick(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
     (:data:`jaxacct.numerics.elementary.ASSUMED`), the product by u, a difference by u of itself. Each number flushed to
     zero is below the smallest normal float64.
     """
-    # Size of losses, in nats, below which P - e^y Q is formed without e^y. Sound for any value. However near to 1 e^y
+    # Size of losses, in nats, below which the formula does without e^y. Any value is sound. However near to 1 e^y
     # is, it rounds by a unit of one.
     near_by = 0.25
     is_near = jnp.abs(loss) < near_by
     difference = p - q
     grown = jnp.expm1(jnp.where(is_near, loss, 0.0)) * q
-    whole = jnp.exp(loss) * q
-    value = jnp.where(is_near, difference - grown, p - whole)
+    scaled_q = jnp.exp(loss) * q
+    value = jnp.where(is_near, difference - grown, p - scaled_q)
     # Sterbenz: an exact difference.
     rounded = jnp.where((q <= 2 * p) & (p <= 2 * q), 0.0, jnp.abs(difference))
     near = rounded + 12 * jnp.abs(grown)
-    rounding = roundoff() * (jnp.where(is_near, near, 6 * whole) + 2 * jnp.abs(value))
+    rounding = roundoff() * (jnp.where(is_near, near, 6 * scaled_q) + 2 * jnp.abs(value))
     return value, rounding + 4 * TINY * (1 + jnp.exp(loss))
 
 
@@ -233,7 +417,7 @@ def hockey_stick(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
 RULE = 256
 """Nodes of a trapezoid rule: of the scan, and of each piece for complex orders.
 
-Sound for any value: a law bounds its rule's error from the spacing. More nodes serve larger orders, and cost time.
+Any value is sound: a law bounds its rule's error from the spacing. More nodes serve larger orders, and cost time.
 """
 
 BEYOND = 14.0
@@ -335,7 +519,7 @@ class Law(ABC):
     recurring: ClassVar[float] = 0.0
     """Approximate modulus to which the characteristic function comes back however far out: the share of atoms.
 
-    Where the characteristic function of a sum cannot fall, no integral along a line ends. Sound for any value: one too
+    Where the characteristic function of a sum cannot fall, no integral along a line ends. Any value is sound: one too
     large costs convergence.
     """
 
@@ -420,7 +604,7 @@ The rule then errs by e^(-2 pi pi/0.3) = 3e-29. Where nothing spreads, all is a 
 ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
 """Turns theta, in radians, of a likelihood ratio 1 - p + p e^(i theta) on the lines that a bound may use.
 
-Sound for any values below pi.
+Any value below pi is sound.
 """
 
 STEEPEST = 1.5
@@ -487,8 +671,8 @@ class TrapezoidLaw(Law):
         logs = scan.log_p + order * scan.losses
         counts = logs > jnp.max(logs) - arithmetic().cut - BEYOND
         x = scan.places
-        apart = x[1] - x[0]
-        return jnp.min(jnp.where(counts, x, jnp.inf)) - apart, jnp.max(jnp.where(counts, x, -jnp.inf)) + apart
+        spacing = x[1] - x[0]
+        return jnp.min(jnp.where(counts, x, jnp.inf)) - spacing, jnp.max(jnp.where(counts, x, -jnp.inf)) + spacing
 
     def pieces_needed(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
         """Returns how many pieces it takes, not capped by ``most_pieces``; one where that is not known."""
@@ -558,19 +742,12 @@ def least_bound(bound: Callable[[Array], Array], weights: Array, slope: Array, a
         at_mode (): its slope at the heaviest nodes.
     """
     # The mean square counts the bulk, and not the rare jumps, as a deviation would; the mode only the bulk.
-    found = jax.vmap(bound)(jnp.stack([jnp.sqrt(jnp.sum(weights * slope**2)), at_mode]))
-    found = found if arithmetic().has_few_digits else found + modulus_rounding()
-    return jnp.min(jnp.where(found < 0, found, 0.0))
+    bounds = jax.vmap(bound)(jnp.stack([jnp.sqrt(jnp.sum(weights * slope**2)), at_mode]))
+    bounds = bounds if arithmetic().has_few_digits else bounds + modulus_rounding()
+    return jnp.min(jnp.where(bounds < 0, bounds, 0.0))
 
 
-class HasLaw(Protocol):
-    """A pair, or a part of one, that may have a law."""
-
-    def law(self) -> Law | None:
-        """Returns the law, or None."""
-
-
-def law_of(pair: HasLaw) -> Law:
+def law_of(pair: DominatingPair) -> Law:
     """Returns the law of a pair; raises TypeError where it has none in the ambient precision."""
     law = pair.law()
     if law is None:
@@ -614,13 +791,13 @@ def _moments(nodes: Nodes, t: Array) -> Moments:
     # Remainders phi of the order, and of order -1, in one call.
     capped = jnp.minimum(jnp.stack([power, -y]), limit)
     ahead, back = exp_remainder(capped, jnp.exp(capped) - 1)
-    # Far out p e^-Y is q, beside which p alone is nothing.
+    # Far out p e^-Y is q, against which p alone is negligible.
     back = jnp.where(y < -30.0, jnp.exp(nodes.log_q), p * back)
-    # Where e^(tY) overflows it dwarfs the rest of phi, and p e^(tY) is formed from its logarithm.
+    # Where e^(tY) overflows it dwarfs the rest of phi, and p e^(tY) comes from its logarithm.
     huge = power > limit
-    up = jnp.where(huge, jnp.exp(jnp.where(huge & near, logs, -jnp.inf)), p * ahead)
-    lean = up + jnp.where(huge, 0.0, p * power)
-    of_value, of_slope = up + t * back, y * lean + back
+    remainder = jnp.where(huge, jnp.exp(jnp.where(huge & near, logs, -jnp.inf)), p * ahead)
+    lean = remainder + jnp.where(huge, 0.0, p * power)
+    of_value, of_slope = remainder + t * back, y * lean + back
     missing, infinite = nodes.missing, nodes.infinite
     excess = jnp.where(near, jnp.sum(of_value) + t * missing - (t + 1) * infinite, 0.0)
     rise = jnp.sum(of_slope) + missing - infinite
@@ -731,16 +908,16 @@ def rungs(nodes: Nodes, orders: Array, law: Law | None = None) -> Rungs:
     roundings of a sum.
     """
     if arithmetic().has_few_digits:
-        assert law is not None  # of which the roundings of the nodes are asked
+        assert law is not None  # which knows the roundings of its nodes
         roundings = law.roundings(nodes)
-        found = jax.vmap(lambda order: careful_moments(nodes, order, roundings))(orders)
-        return Rungs(found.moments.value, found.value_error, found.moments.slope, found.moments.curvature)
+        careful = jax.vmap(lambda order: careful_moments(nodes, order, roundings))(orders)
+        return Rungs(careful.moments.value, careful.value_error, careful.moments.slope, careful.moments.curvature)
     y, u = nodes.losses, arithmetic().roundoff
     logs = nodes.log_p[None] + orders[:, None] * y[None]
     top = jnp.maximum(jnp.max(logs, axis=1), -1e30)
     weights = jnp.exp(logs - top[:, None])
     sizes = jnp.where(nodes.log_p > -jnp.inf, jnp.abs(nodes.log_p), 0.0)
-    # One product sums the weights, their first and second moments, and the sizes from which the rounding is counted.
+    # One product sums the weights, their first and second moments, and the sizes that the rounding depends on.
     columns = jnp.stack([jnp.ones_like(y), y, y * y, sizes, jnp.abs(y)])
     total, slope, square, *off = jnp.matmul(columns, weights.T, precision="highest")
     slope = slope / total
@@ -775,7 +952,7 @@ def cumulant_above(nodes: Nodes, orders: Array, law: Law | None = None) -> Array
 # ----------------------------------------------------------------------------------------------------
 
 DEGREE = 32
-"""Nodes of a panel. Sound for any value: the bound on the rule's error follows from it."""
+"""Nodes of a panel. Any value is sound: the bound on the rule's error follows from it."""
 
 LARGEST_POWER = 40.0
 """Largest order times loss, and largest loss, in nats, where losses are bounded.
@@ -786,11 +963,11 @@ Logarithms of weights are subtracted that differ by so much; up to this they kee
 THETAS = np.concatenate([np.geomspace(0.02, 2.0, 24), np.linspace(2.2, 0.95 * np.pi, 4)])
 """Turns of a log likelihood ratio, in radians, at the top of the ellipses that the bound may use.
 
-Sound for any values below pi, where a mixture may vanish.
+Any value below pi is sound, where a mixture may vanish.
 """
 
 CELLS = 64
-"""Number of stretches that a density is divided into. Sound for any value: more tighten the bound."""
+"""Number of stretches that a density is divided into. Any value is sound: more tighten the bound."""
 
 
 def panel_nodes(low: Array, width: Array, index: Array | int, count: int) -> tuple[Array, Array]:
@@ -848,7 +1025,7 @@ class PanelLaw(Law):
         most = 8  # sound for any number: more reach higher frequencies
         around, counts = self.ellipses(order), np.arange(1.0, most + 1)
         errors = jax.vmap(lambda step: around.log_error(w, step))(self.step(window, 1) / counts)
-        # An error of the size of what the nodes leave out hardly tells beside it.
+        # An error of the size of what the nodes leave out hardly adds to it.
         short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
         return jnp.minimum(short + 1, most).astype(jnp.int32)
 
@@ -896,8 +1073,8 @@ def log_decay(
         error (): relative error of the masses.
     """
     # From an end inwards the density falls no faster than at its extreme slope: both ends give a lower bound.
-    down, up = jnp.minimum(flattest, 0.0) * width, jnp.maximum(steepest, 0.0) * width
-    least = jnp.exp(jnp.maximum(log_density[:, :-1] + down, log_density[:, 1:] - up))
+    fall, rise = jnp.minimum(flattest, 0.0) * width, jnp.maximum(steepest, 0.0) * width
+    least = jnp.exp(jnp.maximum(log_density[:, :-1] + fall, log_density[:, 1:] - rise))
     low, high = jnp.minimum(losses[:, :-1], losses[:, 1:]), jnp.maximum(losses[:, :-1], losses[:, 1:])
     known = jnp.isfinite(least) & (high > low) & (width > 0)
     places, masses = atoms
@@ -913,13 +1090,13 @@ def log_decay(
     # bound. Phases are up to 12 in an octave then, of which an interval has 1.5.
     starts, octave = w * 2.0 ** np.arange(13), 2.0 ** (np.arange(7) / 6)
 
-    def others(far: Array, start: Array) -> Array:
+    def deficit(far: Array, start: Array) -> Array:
         """Returns how far the transform of the other stretches is below their mass, from a frequency on."""
-        apart = jnp.abs(jnp.diff(far, axis=1, prepend=0.0, append=0.0))
+        jumps = jnp.abs(jnp.diff(far, axis=1, prepend=0.0, append=0.0))
         mass = jnp.sum(far * widths)
-        return mass - jnp.minimum(mass, jnp.sum(apart) / start)
+        return mass - jnp.minimum(mass, jnp.sum(jumps) / start)
 
-    def level(start: Array) -> Array:
+    def octave_bound(start: Array) -> Array:
         """Returns a bound for the frequencies from ``start`` to twice that."""
         near = jnp.abs(offsets) + lengths / 2 <= 6.0 / start
         mass = jnp.where(near, masses, 0.0)
@@ -936,199 +1113,14 @@ def log_decay(
             return (jnp.sum(heights) + jnp.sum(heights * cosines[0])) ** 2 + jnp.sum(heights * sines[0]) ** 2
 
         squares = jax.vmap(transform)(frequencies)
-        apart = frequencies[1:] - frequencies[:-1]
-        here = jnp.sqrt(jnp.max(jnp.maximum(squares[:-1], squares[1:]) + variation * apart**2 / 8))
+        spacing = frequencies[1:] - frequencies[:-1]
+        here = jnp.sqrt(jnp.max(jnp.maximum(squares[:-1], squares[1:]) + variation * spacing**2 / 8))
         far = jnp.where(near[atoms_first:].reshape(density.shape), 0.0, density)
-        return 1 - jnp.sum(mass) - others(far, start) + here
+        return 1 - jnp.sum(mass) - deficit(far, start) + here
 
     # Beyond the last octave, and where an octave's bound is worse, atoms and near stretches count with their whole
     # mass.
-    without = 1 - others(density, starts)
-    bound = jnp.maximum(jnp.max(jnp.fmin(jax.vmap(level)(starts[:-1]), without[:-1])), without[-1])
+    without = 1 - deficit(density, starts)
+    bound = jnp.maximum(jnp.max(jnp.fmin(jax.vmap(octave_bound)(starts[:-1]), without[:-1])), without[-1])
     bound = bound + modulus_rounding()
     return jnp.where(jnp.isnan(bound), 0.0, jnp.log(jnp.minimum(bound, 1.0)))
-
-
-# ----------------------------------------------------------------------------------------------------
-# The dominating pair: everything an accountant may ask of (P, Q).
-#
-# A pair dominates a mechanism if its hockey-stick divergence is at least the mechanism's for every epsilon and every
-# two neighbouring data sets; adaptive composition of mechanisms is then dominated by the product of their pairs (Zhu,
-# Dong and Wang 2022, Theorem 10). The privacy loss is ``Y = log P/Q``, drawn under P.
-#
-# A kind of loss is one class: a frozen dataclass, registered as a pytree, that derives from :class:`DominatingPair`.
-# The abstract methods serve the mesh, and :meth:`~DominatingPair.cumulant` the Rényi curve; a
-# :meth:`~DominatingPair.law` adds the exact accountant. The other methods have defaults, which a kind of loss replaces
-# where it knows better. All methods are called inside the float64 scope; they take and return arrays and never raise.
-# ----------------------------------------------------------------------------------------------------
-
-
-class CellMasses(NamedTuple):
-    """P- and Q-masses of the cells between consecutive boundaries, with bounds on their absolute rounding errors.
-
-    Attributes:
-        p (cells,): P's masses.
-        q (cells,): Q's masses.
-        p_error (cells,): bounds on the distance of P's masses from the true ones.
-        q_error (cells,): bounds on the distance of Q's masses from the true ones.
-    """
-
-    p: Float[Array, " cells"]
-    q: Float[Array, " cells"]
-    p_error: Float[Array, " cells"]
-    q_error: Float[Array, " cells"]
-
-
-class DominatingPair(ABC):
-    """A pair (P, Q) seen through its privacy loss."""
-
-    has_attained_product: ClassVar[bool] = True
-    """Whether several such pairs together are the pair of a composition: not where each is a supremum over many."""
-
-    @abstractmethod
-    def is_valid(self) -> Array:
-        """Returns whether the parameters describe a pair; where not, epsilon is inf."""
-
-    @abstractmethod
-    def loss_range(self) -> tuple[Array, Array]:
-        """Returns the infimum and the supremum of the finite privacy losses."""
-
-    @abstractmethod
-    def central_loss(self) -> Array:
-        """Returns a loss amid the bulk of P, where a mesh should have a point."""
-
-    @abstractmethod
-    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
-        """Returns the masses of the ``n - 1`` cells of the loss between increasing ``boundaries`` (may be infinite)."""
-
-    @abstractmethod
-    def boundary_error(self, largest: Array) -> Array:
-        """Returns a bound on the distance of a cell's true edge from the boundary asked for, for |loss| <= largest."""
-
-    @abstractmethod
-    def cumulant(self, order: ArrayLike) -> Array:
-        """Returns ``log E_P[exp(order Y); Y < inf]``, relative error about 1e-11, or an upper bound for orders >= 0."""
-
-    def supremum(self) -> tuple[Array, Array]:
-        """Returns bounds (lower, upper) on the supremum of the finite losses; the upper one is 0 only if that is.
-
-        By default they are those of :meth:`loss_range`, taken to be right to the error of a boundary there.
-        """
-        _, highest = self.loss_range()
-        error = jnp.where(jnp.isfinite(highest), self.boundary_error(jnp.abs(highest)), 0.0)
-        return highest - error, highest + error
-
-    def infimum(self) -> Array | None:
-        """Returns a lower bound on the infimum of the finite losses; None, the default, where none is to be used.
-
-        Where it meets the supremum all finite losses are one, and compositions are known without composing.
-        """
-        return None
-
-    def infinite_mass(self) -> Array:
-        """Returns P(Y = inf), P's mass where Q has none, which belongs to no cell; 0 by default."""
-        return jnp.zeros(())
-
-    def infinite_mass_error(self) -> Array:
-        """Returns a bound on the relative error of :meth:`infinite_mass`."""
-        return jnp.zeros(())
-
-    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
-        """Returns bounds (lower, upper) on ``E_P[(1 - e^(epsilon - Y))+; Y < inf]`` of one run, for epsilon () >= 0.
-
-        By default they come from the masses of losses above and about epsilon. For every event A the difference P(A) -
-        e^eps Q(A) is at most delta(eps), and A = {Y > eps} attains it. The masses that a pair gives to the losses above
-        eps are those of an A whose edge e' lies within b of eps, b the boundary's error. Such an A misses P - e^eps Q =
-        P (1 - e^(eps - Y)) over losses between eps and e': at most e^b - 1 of P's mass within b of eps. So delta is
-        known to the error of the masses, and to a second order in b.
-        """
-        wrong = self.boundary_error(jnp.abs(epsilon)) + 4 * roundoff() * epsilon + TINY
-        # The cells on either side of epsilon hold all mass that may lie on its wrong side.
-        apart = 4 * wrong
-        cells = self.cell_masses(
-            jnp.stack([epsilon - apart, epsilon, epsilon + apart, jnp.full_like(epsilon, jnp.inf)])
-        )
-        (below, just, above), (near_error, just_error, above_error) = cells.p, cells.p_error
-        p, p_error = just + above, just_error + above_error
-        q, q_error = cells.q[1] + cells.q[2], cells.q_error[1] + cells.q_error[2]
-        scale, u = jnp.exp(epsilon), roundoff()
-        near = jnp.expm1(wrong) * (below + just + near_error + just_error) * (1 + 16 * u)
-        # Sums round where both terms count; errors are raised by more than their sums and products round.
-        summed = jnp.where(just > 0, p, 0.0) + scale * jnp.where(cells.q[1] > 0, q, 0.0)
-        found, rounding = hockey_stick(p, q, epsilon)
-        rounding = (rounding + p_error + scale * q_error + 4 * u * summed) * (1 + 16 * u)
-        upper = found + rounding + near
-        # Where e^eps overflows, e^eps Q is not known: the bounds are P's mass and 0.
-        upper = jnp.where(jnp.isnan(upper), (p + p_error) * (1 + 4 * u) + near, upper)
-        lower = jnp.where(jnp.isnan(found - rounding), 0.0, found - rounding)
-        return jnp.maximum(lower, 0.0), jnp.clip(upper, 0.0, 1.0)
-
-    def discretize(self, cells: int, nats: Array) -> Atoms:
-        """Returns two discrete laws of the loss, one that dominates it and one that it dominates.
-
-        Args:
-            cells: about how many atoms the laws have; static. A kind of loss and this number decide how many they are.
-            nats (): how far tails are resolved, above 1: what is below e^-nats of P need not be.
-
-        By default they come from :meth:`cell_masses`. The boundaries lie where P has its mass: they are dense about the
-        central loss and less so in the tails, as sinh has them.
-        """
-        ladder = 2.0 ** np.arange(-40, 24)
-        center, endless = self.central_loss(), jnp.full(1, jnp.inf)
-        looks = center + jnp.asarray(np.concatenate([-ladder[::-1], np.zeros(1), ladder]), center.dtype)
-        p = self.cell_masses(jnp.concatenate([-endless, looks, endless])).p
-        below = jnp.matmul(jnp.asarray(np.tri(len(looks), len(looks) + 1), p.dtype), p, precision="highest")
-        above = jnp.matmul(jnp.asarray(1 - np.tri(len(looks), len(looks) + 1), p.dtype), p, precision="highest")
-        rare = jnp.exp(-nats)
-        # The tails in which there is little, and a distance within which there is much: they only steer.
-        low = jnp.max(jnp.where(below <= rare, looks, looks[0]))
-        high = jnp.maximum(jnp.min(jnp.where(above <= rare, looks, looks[-1])), low)
-        lowest, highest = self.loss_range()
-        low, high = jnp.clip(low, lowest, highest), jnp.clip(high, lowest, highest)
-        inside = above[: len(ladder)][::-1] - above[len(ladder) + 1 :]
-        scale = jnp.min(jnp.where(inside >= 0.5 * (1 - above[-1]), ladder, ladder[-1]))
-        ends = jnp.arcsinh(jnp.stack([low - center, high - center]) / scale)
-        rising = ends[0] + (ends[1] - ends[0]) * jnp.asarray(np.linspace(0.0, 1.0, cells - 2), center.dtype)
-        losses = jnp.sort(jnp.clip(center + scale * jnp.sinh(rising), low, high))
-        masses = self.cell_masses(jnp.concatenate([-endless, losses, endless]))
-        # A few large losses count as infinite: far away, they would be all that counts in a moment.
-        last = jnp.where(high < highest, jnp.inf, jnp.maximum(self.supremum()[1], losses[-1]))
-        edges = jnp.concatenate([-endless, losses, last[None]])
-        doubts = jnp.pad(jax.vmap(self.boundary_error)(jnp.abs(losses)), 1)
-        p, q, p_error, q_error = masses
-        return atoms_of_cells(edges, p, p_error, q, q_error, doubts, self._infinite(), self.is_valid())
-
-    def _infinite(self) -> tuple[Array, Array]:
-        """Returns bounds on :meth:`infinite_mass`, from above and from below, for laws that are arrays."""
-        mass, share = self.infinite_mass(), self.infinite_mass_error() + 4 * roundoff()
-        return mass * (1 + share), mass * (1 - share)
-
-    def law(self) -> Law | None:
-        """Returns the law that the exact accountant integrates, or None where there is none in the ambient precision.
-
-        The class and its static fields alone decide which of the two. By default it is None, and the mesh answers.
-        """
-        return None
-
-    def divergence(self, orders: Array) -> Array:
-        """Returns the Rényi divergence at ``orders`` (n,), each above 1: NaN where it is not known, or infinite.
-
-        By default it comes from :meth:`cumulant`.
-        """
-        known = self.is_valid() & (self.infinite_mass() == 0)
-        return jnp.where(known, self.cumulant(orders - 1) / (orders - 1), jnp.nan)
-
-    @property
-    def counts_rounding(self) -> bool:
-        """Whether :meth:`divergence` bounds its rounding where digits are few: else all of an allowance may be that."""
-        return False
-
-    def largest_loss(self) -> Array:
-        """Returns an upper bound on the loss, which is the divergence of order infinity: at least 0, or NaN."""
-        # Only rounding makes a supremum negative: P and Q both sum to one.
-        largest = jnp.maximum(self.supremum()[1], 0.0)
-        return jnp.where(self.infinite_mass() > 0, jnp.inf, largest)
-
-    def outcosts(self, other: DominatingPair) -> bool:
-        """Returns whether the other's Rényi divergence is known never to be larger, so that nobody need compute it."""
-        return False

@@ -107,12 +107,12 @@ def _mechanism_from(record: dict[str, Any], kinds: dict[str, Any]) -> Any:
 def _field(field: dataclasses.Field[Any], value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and field.metadata.get("static", False):
         return int(value)  # shapes and counts, from readers that know no integers
-    if isinstance(value, dict) and field.name == "trials":
-        return _mechanism_from(value, LAWS)
-    if isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):
-        return mechanism_of(value)
     if value is None or value == []:
         raise ValueError(f"{field.name} = {value!r} is nothing: give a value.")
+    if isinstance(value, dict):
+        return _mechanism_from(value, LAWS) if field.name == "trials" else mechanism_of(value)
     if isinstance(value, list):
+        if isinstance(value[0], dict):
+            return mechanism_of(value)
         return tuple(value) if field.name == "steps" else np.array(value, np.float64)
     return float(value) if value in ("inf", "-inf", "nan") else value

@@ -29,12 +29,12 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
 from jaxacct.mechanisms.finite import log_absence, noiseless_pairs
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_absent, is_endless
+from jaxacct.mechanisms.mechanism import NoisyMechanism, Relation, by_numpy_if_concrete, directions
 from jaxacct.mechanisms.normal import normal_cells, normal_masses
 from jaxacct.mechanisms.pair import (
     CELLS,
@@ -71,7 +71,6 @@ from jaxacct.numerics.precision import (
     as_float64,
     first_index,
     is_concrete,
-    scope,
     within_scope,
 )
 from jaxacct.numerics.pytrees import register_dataclass
@@ -123,7 +122,7 @@ def invert(
         newton = start - miss / steep + jnp.where(from_below, beyond, -beyond)
         halves = (step % 9 == 8) | ~((newton > below[0]) & (newton < above[0]))
         following = jnp.where(halves, below[0] + (above[0] - below[0]) / 2, newton)
-        # Both ends come first: values next to an end's are found from there.
+        # Both ends come first: Newton's steps to values next to an end's start there.
         following = jnp.where(step == 0, high, following)
         # A lane that is done stays as it is while others go on.
         following = jnp.where(is_open((step, x, below, above)), following, below[0])
@@ -219,7 +218,7 @@ def log_mixture(weights: Array, exponents: Array) -> Array:
     )
 
 
-def mean(weights: Array, exponents: Array, log_total: Array, values: Array) -> Array:
+def mixture_mean(weights: Array, exponents: Array, log_total: Array, values: Array) -> Array:
     """Returns the mean of ``values`` over a mixture, whose logarithm is given."""
     shares = weigh(weights, jnp.exp(jax.vmap(lambda e: e - log_total)(exponents)))
     return jnp.sum(shares * values, axis=0)
@@ -342,7 +341,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         return Lines(b, 0.5 * (b / s) ** 2, -jnp.log(jnp.cos(b * q_spread / (2 * s**2))), b * extent / s**2)
 
     def nodes(self, low: Array, step: Array, count: int = RULE) -> Nodes:
-        """Returns nodes, RULE unless told otherwise, in the middles of steps that start at ``low``."""
+        """Returns ``count`` nodes in the middles of steps that start at ``low``."""
         x = low + step * (jnp.arange(count) + 0.5)
         losses, log_p, log_q = self.pair.log_densities(x)
         nothing = jnp.zeros_like(step)
@@ -353,18 +352,18 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         # for the rule that sums the bound.
         steepest = 1.0
         s, locations, p, q = self.pair._fields()
-        p_spread, q_spread, apart, _ = self._extents()
+        p_spread, q_spread, gap, _ = self._extents()
         spread = jnp.maximum(p_spread, q_spread)
         weights = tilted_shares(nodes, order)
         exponents = self.pair._exponents(nodes.places)
-        shares = [_shares(mixture, exponents) for mixture in (p, q)]
+        shares = [_posterior_shares(mixture, exponents) for mixture in (p, q)]
         means = [jnp.matmul(locations, share) for share in shares]
         step = nodes.places[1] - nodes.places[0]
         (lowest, _), (_, highest) = self.pair._ends_of_each()
         references = lowest, highest
 
-        # At a height b up to steepest the integral of the modulus on the line is summed over the nodes at hand, and the
-        # error of that rule, ``missed``, is added.
+        # At a height b up to steepest the nodes at hand sum the integral of the modulus on the line; ``missed`` is the
+        # error of that rule.
         def bound(slope: Array) -> Array:
             b = jnp.minimum(w * slope * s**2, steepest * s**2 / spread)
             moduli, turns = [], []
@@ -374,7 +373,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
                 cosine, sine = jnp.matmul(jnp.cos(angles), share), jnp.matmul(jnp.sin(angles), share)
                 moduli.append(0.5 * jnp.log(cosine**2 + sine**2))
                 turns.append(jnp.arctan2(sine, cosine))
-            least = w * b * apart / s**2
+            least = w * b * gap / s**2
             exponents = (order + 1) * moduli[0] - order * moduli[1] - w * (turns[0] - turns[1])
             height = jnp.minimum(jnp.minimum((jnp.pi / 2) * s**2 / spread - b, 2 * jnp.pi * s**2 / step), 12 * s)
             gain = 2 * jnp.pi * height / step - 0.5 * (height / s) ** 2
@@ -387,7 +386,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         return least_bound(bound, weights, slope, jnp.max(jnp.where(weights == jnp.max(weights), slope, 0.0)))
 
 
-def _shares(weights: Array, exponents: Array) -> Array:
+def _posterior_shares(weights: Array, exponents: Array) -> Array:
     """Returns the posterior weights (m, n) of the terms of a mixture."""
     logs = jax.vmap(lambda w, e: jnp.where(w > 0, jnp.log(w) + e, -jnp.inf))(weights, exponents)
     return jax.nn.softmax(logs, axis=0)
@@ -444,9 +443,9 @@ class LaplaceNoise(Noise):
         """
         z = (x - center) / scale
         start, end = z[:-1], z[1:]
-        apart = x[1:] - x[:-1]
+        lengths = x[1:] - x[:-1]
         # Between two infinite ends of one sign there is nothing.
-        width = jnp.abs(jnp.where(jnp.isnan(apart), 0.0, apart)) / scale
+        width = jnp.abs(jnp.where(jnp.isnan(lengths), 0.0, lengths)) / scale
         straddles = (start < 0) != (end < 0)
         near = jnp.minimum(jnp.abs(start), jnp.abs(end))
         one_side = -0.5 * jnp.exp(-near) * jnp.expm1(-width)
@@ -487,12 +486,12 @@ class LaplaceNoise(Noise):
         phi(x) = e^x - 1 - x, a sum that does not cancel.
         """
         power = orders - 1
-        up, down = power * t, -orders * t
-        remainders = [exp_remainder(x, jnp.exp(jnp.minimum(x, arithmetic().largest_exponent)) - 1) for x in (up, down)]
+        rising, limit = power * t, arithmetic().largest_exponent
+        remainders = [exp_remainder(x, jnp.exp(jnp.minimum(x, limit)) - 1) for x in (rising, -orders * t)]
         excess = (orders * remainders[0] + power * remainders[1]) / (orders + power)
-        # Beyond the largest exponent the second term is nothing beside the first.
-        vast = up + jnp.log(orders / (orders + power))
-        return jnp.where(up > arithmetic().largest_exponent / 2, vast, jnp.log1p(excess)) / power
+        # Beyond the largest exponent the second term is negligible against the first.
+        vast = rising + jnp.log(orders / (orders + power))
+        return jnp.where(rising > limit / 2, vast, jnp.log1p(excess)) / power
 
     def law(self, pair: ShiftedNoisePair) -> LawOfShiftedLaplace:
         return LawOfShiftedLaplace(pair)
@@ -525,7 +524,7 @@ class LawOfShiftedLaplace(PanelLaw):
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
         """Returns the panels of each interval, and with the first ones the atoms."""
         s, as_real = self.pair._fields()[0], lambda value: jnp.asarray(value, window[0].dtype)
-        x, log_weight = _nodes(*self.pair._fields(), as_real(index), as_real(pieces))
+        x, log_weight = _nodes_of_intervals(*self.pair._fields(), as_real(index), as_real(pieces))
         losses, log_p, log_q = self.pair.log_densities(x)
         nothing = jnp.zeros_like(s)
         places = self.step(window, pieces) * np.arange(x.shape[0])
@@ -534,7 +533,7 @@ class LawOfShiftedLaplace(PanelLaw):
     def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
         """Returns the half-width of the widest panels."""
         return (
-            jnp.max(_sides(*self.pair._fields())[0])
+            jnp.max(_densities_of_sides(*self.pair._fields())[0])
             / (4 * _panels_of(self.pair._fields()[1]) * pieces)
             * self.pair._fields()[0]
         )
@@ -547,14 +546,14 @@ class LawOfShiftedLaplace(PanelLaw):
         return Ellipses(2 / s, jnp.asarray(THETAS), order * costs, turns, fall, log_size)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
-        length, above, below = _sides(*self.pair._fields())
+        length, above, below = _densities_of_sides(*self.pair._fields())
         log_total, error = self.log_total(order, nodes)
         u = length[:, None] * np.linspace(0.0, 1.0, CELLS + 1)[None]
         # Log densities in u, and the shares of locations to the right; near one, their complements are subtracted
         # instead, which loses no digits.
         log_p, log_q = (
-            jnp.logaddexp(up + u / 2, down - u / 2)
-            for up, down in zip(*(v[..., None] for v in (above, below)), strict=True)
+            jnp.logaddexp(right + u / 2, left - u / 2)
+            for right, left in zip(*(v[..., None] for v in (above, below)), strict=True)
         )
         a, c = (jax.nn.sigmoid(logit[:, None] + u) for logit in above - below)
         over_a, over_c = (jax.nn.sigmoid(-logit[:, None] - u) for logit in above - below)
@@ -571,13 +570,13 @@ class LawOfShiftedLaplace(PanelLaw):
 
 
 @jax.jit
-def _sides(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Array, Array]:
+def _densities_of_sides(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Array, Array]:
     """Returns intervals between neighbouring locations, some of them empty, and the densities from either side of them.
 
     They are the length (I,) of each interval, in u, and logs (2, I) of P's and of Q's density at its left end, times
     twice the scale: the parts of the locations to the right, and of those to the left.
     """
-    left, right = _between(locations, p, q)
+    left, right = _intervals(locations, p, q)
     heights = jax.vmap(lambda left: jnp.exp(-jnp.abs(left - locations) / s))(left)
     is_above = jax.vmap(lambda left, right: jnp.stack([locations >= right, locations <= left]))(left, right)
     of_sides = jnp.where(is_above, heights[:, None], 0.0)
@@ -592,7 +591,7 @@ def _ellipses(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Ar
     The three are the nats that a unit of the order costs, those that a unit of frequency costs, and the rise of the
     steepest slope of the tilted density, 1/2 at order 0, with a unit of the order.
     """
-    length, above, below = _sides(s, locations, p, q)
+    length, above, below = _densities_of_sides(s, locations, p, q)
     theta = jnp.asarray(THETAS)[:, None]
     # Shares of the locations to the right, at an interval's ends and as far beyond as an ellipse may reach: the least
     # and the most of P's, the least and the most of Q's.
@@ -603,7 +602,7 @@ def _ellipses(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Ar
     return jnp.max(-log_shrinkage(low, high, theta), axis=1), turns, rises, jnp.sum(length)
 
 
-def _between(locations: Array, p: Array, q: Array) -> tuple[Array, Array]:
+def _intervals(locations: Array, p: Array, q: Array) -> tuple[Array, Array]:
     """Returns the ends of the intervals between neighbouring locations that have weight, some of them empty."""
     counts = (p > 0) | (q > 0)
     knots = jnp.sort(jnp.where(counts, locations, jnp.max(jnp.where(counts, locations, -jnp.inf))))
@@ -612,15 +611,17 @@ def _between(locations: Array, p: Array, q: Array) -> tuple[Array, Array]:
 
 def _panels_of(locations: Array) -> int:
     """Returns how many panels of a piece an interval has."""
-    # Panels of a piece, and of the scan, shared by the intervals between locations. Sound for any value.
+    # Panels of a piece, and of the scan, shared by the intervals between locations. Any value is sound.
     most = 8
     return max(most // (np.shape(locations)[-1] - 1), 1)
 
 
 @jax.jit
-def _nodes(s: Array, locations: Array, p: Array, q: Array, index: Array, pieces: Array) -> tuple[Array, Array]:
+def _nodes_of_intervals(
+    s: Array, locations: Array, p: Array, q: Array, index: Array, pieces: Array
+) -> tuple[Array, Array]:
     """Returns nodes and the logs of their weights, the atoms last."""
-    (left, right), count = _between(locations, p, q), _panels_of(locations)
+    (left, right), count = _intervals(locations, p, q), _panels_of(locations)
     of_interval = jax.vmap(lambda left, width: panel_nodes(left, width, index, count))
     x, log_weight = (v.reshape(-1) for v in of_interval(left, (right - left) / (count * pieces)))
     atom = jnp.where(index == 0, jnp.log(s), -jnp.inf)
@@ -732,11 +733,11 @@ class ShiftedNoisePair(DominatingPair):
             exponents = self._exponents(x)
             slopes = jax.vmap(lambda location: self._noise.derivative(x, location, locations[0], s))(locations)
             log_p, log_q = log_mixture(p, exponents), log_mixture(q, exponents)
-            slope = mean(p, exponents, log_p, slopes) - mean(q, exponents, log_q, slopes)
+            slope = mixture_mean(p, exponents, log_p, slopes) - mixture_mean(q, exponents, log_q, slopes)
             return self.log_densities(x)[0], slope
 
         infimum, amid, supremum = self.log_densities(jnp.stack([first, first + (last - first) / 2, last]))[0]
-        # A loss that is not attained is replaced by one that is, lest it keep the others waiting.
+        # An attained loss stands in for one that is not attained, lest it keep the others waiting.
         attained = (loss >= infimum) & (loss < supremum)
         some_loss = jnp.where(attained, loss, amid)
         x = invert(loss_and_slope, some_loss, first, last, roundoff() * self._rounding()[1])
@@ -801,7 +802,7 @@ class ShiftedNoisePair(DominatingPair):
         return 0.0
 
     def boundary_error(self, largest: Array) -> Array:
-        # The loss as computed errs by e. At an edge the computed loss is at most the one asked for. Either it is above
+        # The loss as computed errs by e. At an edge the computed loss is at most the boundary. Either it is above
         # that less the gap, or a point with a larger loss lies within 4u |x| (:func:`invert`), over which the loss
         # rises by the slope times that: so it is off by e plus the larger of both. A flat loss has no slope: there an
         # error in x costs nothing.
@@ -926,22 +927,19 @@ def _log_densities(
 
 def subsampled_pair(scale: ArrayLike, rate: ArrayLike, direction: str, noise: str) -> ShiftedNoisePair:
     """Returns the pair of a Poisson sample: an example of norm 1 is removed, added, or replaced by its opposite."""
-    if is_concrete(scale, rate):
-        return _subsampled_pair(np, np.asarray(scale, np.float64), np.asarray(rate, np.float64), direction, noise)
-    with scope():
-        return _subsampled_pair(jnp, as_float64(scale), as_float64(rate), direction, noise)
 
+    def make(xp: Any, scale: Any, rate: Any) -> ShiftedNoisePair:
+        s, q = xp.broadcast_arrays(scale, rate)
+        none, one = xp.zeros_like(q), xp.ones_like(q)
+        rows = {
+            "remove": ((none, one), (1 - q, q), (one, none)),
+            "add": ((none, -one), (one, none), (1 - q, q)),
+            "replace": ((none, one, -one), (1 - q, q, none), (1 - q, none, q)),
+        }[direction]
+        locations, p_weights, q_weights = (xp.stack(row, axis=-1) for row in rows)
+        return ShiftedNoisePair(s, locations, p_weights, q_weights, noise)
 
-def _subsampled_pair(xp: Any, scale: Any, rate: Any, direction: str, noise: str) -> ShiftedNoisePair:
-    s, q = xp.broadcast_arrays(scale, rate)
-    none, one = xp.zeros_like(q), xp.ones_like(q)
-    chosen = {
-        "remove": ((none, one), (1 - q, q), (one, none)),
-        "add": ((none, -one), (one, none), (1 - q, q)),
-        "replace": ((none, one, -one), (1 - q, q, none), (1 - q, none, q)),
-    }[direction]
-    locations, p, q_weights = (xp.stack(values, axis=-1) for values in chosen)
-    return ShiftedNoisePair(s, locations, p, q_weights, noise)
+    return by_numpy_if_concrete(make, scale, rate)
 
 
 @within_scope
@@ -953,7 +951,7 @@ def mixture_pair(
 ) -> ShiftedNoisePair:
     """Returns the Gaussian pair of a random sensitivity against none ("remove"), or mirrored ("add").
 
-    The base stands first, apart from a sensitivity of 0, so that P - Q is formed from the probabilities of the others.
+    The base stands first, even where a sensitivity is 0, so that P - Q is formed from the probabilities of the others.
     """
     s, shifts, weights = as_float64(scale), as_float64(sensitivities), as_float64(probabilities)
     batch = jnp.broadcast_shapes(s.shape, shifts.shape[:-1], weights.shape[:-1])
@@ -972,7 +970,7 @@ def mixture_pair(
 
 @register_dataclass
 @dataclass(frozen=True)
-class GaussianMixture(Mechanism):
+class GaussianMixture(NoisyMechanism):
     """Mixture-of-Gaussians mechanism: an example moves the query by a random amount, to which Gaussian noise is added.
 
     It covers a Poisson sample, an example that takes part a random number of times, and one row of a matrix mechanism
@@ -1027,12 +1025,6 @@ class GaussianMixture(Mechanism):
                 f"noise_multiplier of shape {noise} does not match sensitivities of shape {shape}: give a scalar, or "
                 "one noise multiplier for each row."
             )
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.noise_multiplier)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(*jax.tree.leaves(self))
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
         """Returns the pairs of an example that is seen unless its sensitivity is 0 (:mod:`.finite`)."""

@@ -21,8 +21,8 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.mechanisms.approximate_dp import ROUNDING_UNITS
-from jaxacct.mechanisms.finite import FinitePair, LossDistributionPair
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, less_noise
+from jaxacct.mechanisms.finite import FinitePair, LossDistributionPair, mirrored_laws
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_infinite, less_noise
 from jaxacct.mechanisms.normal import lower_tail
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
@@ -80,15 +80,15 @@ def survival_q(loss: Array, parameters: Any) -> Array:
 
 def cdf_p(loss: Array, parameters: Any) -> Array:
     """Returns P(Y <= y)."""
-    return _up_to(loss, parameters, 1.0)
+    return _masses_up_to(loss, parameters, 1.0)
 
 
 def cdf_q(loss: Array, parameters: Any) -> Array:
     """Returns Q(Y <= y)."""
-    return _up_to(loss, parameters, -1.0)
+    return _masses_up_to(loss, parameters, -1.0)
 
 
-def _beyond(size: Array, parameters: Any, side: float) -> Array:
+def _tail_beyond(size: Array, parameters: Any, side: float) -> Array:
     """Returns P(Y > size), or P(Y < -size) for the other side, for sizes in [0, y0)."""
     most, log_ratio = parameters
     # The rates are m and m + 1 of the profile above; beyond y0 - log R the rest of the mass lies at y0.
@@ -99,20 +99,20 @@ def _beyond(size: Array, parameters: Any, side: float) -> Array:
 def _masses_above(loss: Array, parameters: Any, side: float) -> Array:
     most = parameters[0]
     # Below 0 the law is the mirror image of the other one's.
-    inside = jnp.where(loss >= 0, _beyond(loss, parameters, side), 1 - _beyond(-loss, parameters, -side))
+    inside = jnp.where(loss >= 0, _tail_beyond(loss, parameters, side), 1 - _tail_beyond(-loss, parameters, -side))
     return jnp.where(loss >= most, 0.0, jnp.where(loss < -most, 1.0, inside))
 
 
-def _up_to(loss: Array, parameters: Any, side: float) -> Array:
+def _masses_up_to(loss: Array, parameters: Any, side: float) -> Array:
     most = parameters[0]
-    inside = jnp.where(loss >= 0, 1 - _beyond(loss, parameters, side), _beyond(-loss, parameters, -side))
+    inside = jnp.where(loss >= 0, 1 - _tail_beyond(loss, parameters, side), _tail_beyond(-loss, parameters, -side))
     return jnp.where(loss >= most, 1.0, jnp.where(loss < -most, 0.0, inside))
 
 
 @functools.partial(jax.jit, inline=True)
 def first_above_pair(most: Array, scale: Array) -> LossDistributionPair:
     """Returns the pair for the largest loss and the scale of the queries' noise, both (); it is symmetric."""
-    # Cells of x from 0 to 1 among which the largest ratio of hazards is looked for. Numerator and denominator fall on
+    # Cells of x from 0 to 1, one of which has the largest ratio of hazards. Numerator and denominator fall on
     # each cell, so the one at the left end over the other at the right end is a bound: sound for any value, and tighter
     # for more cells.
     cells = 1024
@@ -146,25 +146,15 @@ def first_above_pair(most: Array, scale: Array) -> LossDistributionPair:
 
 def worst_survival_p(loss: Array, parameters: Any) -> Array:
     """Returns P(Y > y)."""
-    return _worst_beyond(loss, parameters, 1.0)
+    return _worst_tail_beyond(loss, parameters, 1.0)
 
 
 def worst_survival_q(loss: Array, parameters: Any) -> Array:
     """Returns Q(Y > y)."""
-    return _worst_beyond(loss, parameters, -1.0)
+    return _worst_tail_beyond(loss, parameters, -1.0)
 
 
-def worst_cdf_p(loss: Array, parameters: Any) -> Array:
-    """Returns P(Y <= y), by reflection Q(Y > -y)."""
-    return _worst_beyond(-loss, parameters, -1.0)
-
-
-def worst_cdf_q(loss: Array, parameters: Any) -> Array:
-    """Returns Q(Y <= y), by reflection P(Y > -y)."""
-    return _worst_beyond(-loss, parameters, 1.0)
-
-
-def _worst_beyond(loss: Array, parameters: Any, side: float) -> Array:
+def _worst_tail_beyond(loss: Array, parameters: Any, side: float) -> Array:
     reach, count, least = parameters
     above = count * _normal_mass_above(jnp.maximum(loss, least) / reach - side * reach / 2)
     # Below -x the profile is the mirror image of the other direction's: the mass above y is 1 less what lies below y.
@@ -181,7 +171,7 @@ def _normal_mass_above(z: Array) -> Array:
 @functools.partial(jax.jit, inline=True)
 def worst_tails_pair(reach: Array, count: Array) -> LossDistributionPair:
     """Returns the pair of ``count`` events for the shift over noise ``reach``, both (); it is its own mirror image."""
-    # Standard deviations beyond which the Gaussian loss is taken for infinite, which only raises delta. Its probability
+    # Standard deviations beyond which the Gaussian loss counts as infinite, which only raises delta. Its probability
     # there is below 1e-283.
     farthest = 36.0
     highest = reach * (reach / 2 + farthest)
@@ -197,7 +187,7 @@ def worst_tails_pair(reach: Array, count: Array) -> LossDistributionPair:
     z = jnp.maximum(least / reach - reach / 2, 0.0)
     error, parameters = 32 * roundoff() * (1 + z) * (1 + z + reach), (reach, count, least)
     infinite, free = worst_survival_p(highest, parameters), (jnp.nan, jnp.nan)
-    laws = worst_cdf_p, worst_cdf_q, worst_survival_p, worst_survival_q
+    laws = mirrored_laws(worst_survival_p, worst_survival_q)
     return LossDistributionPair(-highest, highest, parameters, infinite, error, free, *laws)
 
 
@@ -222,7 +212,7 @@ class AboveThreshold(Mechanism):
 
     Attributes:
         threshold_scale (...): scale of the threshold's noise over the queries' sensitivity, the most that any of them
-            moves between the neighbours of the relation asked for.
+            moves between the neighbours of the relation in use.
         query_scale (...): scale of each query's noise over the same. At a given cost about twice the threshold's is
             best, or as much for monotone queries. Shapes broadcast.
         monotone: static; whether no query ever falls when an example is added, as counts do. Not used under "replace".
@@ -263,7 +253,7 @@ class AboveThreshold(Mechanism):
         validation.check_noise_scale(self.query_scale, "query_scale")
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.threshold_scale) & is_endless(self.query_scale)
+        return is_infinite(self.threshold_scale) & is_infinite(self.query_scale)
 
     def of_group(self, size: int) -> AboveThreshold:
         return AboveThreshold(less_noise(self.threshold_scale, size), less_noise(self.query_scale, size), self.monotone)
@@ -271,19 +261,19 @@ class AboveThreshold(Mechanism):
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair; for monotone queries one of two losses for each direction."""
-        asked = directions(self, relation)
-        s, b = _noises(self.threshold_scale, self.query_scale)
+        direction_names = directions(self, relation)
+        s, b = _noise_scales(self.threshold_scale, self.query_scale)
         if not self.monotone or relation == "replace":
             return (leave_scope(first_above_pair((1 / s + 2 / b) * (1 + 8 * roundoff()), b)),)
         ends = {"remove": (1 / b, 1 / s + 1 / b), "add": (1 / s + 1 / b, 1 / b)}
-        return tuple(leave_scope(_two_losses(*ends[direction])) for direction in asked)
+        return tuple(leave_scope(_two_losses(*ends[direction])) for direction in direction_names)
 
 
-def _noises(*scales: ArrayLike) -> tuple[Array, ...]:
+def _noise_scales(*scales: ArrayLike) -> tuple[Array, ...]:
     """Returns scales of noise in float64, all NaN where one is below 0: sums and squares of inverses would hide it."""
-    found = [kept_positive(exact_float64(scale)) for scale in scales]
-    known = functools.reduce(jnp.logical_and, [scale >= 0 for scale in found])
-    return tuple(jnp.where(known, scale, jnp.nan) for scale in found)
+    noises = [kept_positive(exact_float64(scale)) for scale in scales]
+    known = functools.reduce(jnp.logical_and, [scale >= 0 for scale in noises])
+    return tuple(jnp.where(known, scale, jnp.nan) for scale in noises)
 
 
 @jax.jit
@@ -294,8 +284,8 @@ def _two_losses(most: Array, least: Array) -> FinitePair:
     under which the mean of e^loss is 1.
     """
     most, least = most * (1 + 8 * roundoff()), least * (1 + 8 * roundoff())
-    whole = jnp.expm1(-most - least)
-    high, low = jnp.expm1(-least) / whole, jnp.expm1(-most) / whole
+    total = jnp.expm1(-most - least)
+    high, low = jnp.expm1(-least) / total, jnp.expm1(-most) / total
     p = jnp.stack([high, low * jnp.exp(-least)], axis=-1)
     q = jnp.stack([high * jnp.exp(-most), low], axis=-1)
     losses = jnp.stack([most, -least], axis=-1)
@@ -352,7 +342,7 @@ class GaussianAboveThreshold(Mechanism):
         validation.check_queries(self.queries, MOST_QUERIES)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.threshold_noise) & is_endless(self.query_noise)
+        return is_infinite(self.threshold_noise) & is_infinite(self.query_noise)
 
     def of_group(self, size: int) -> GaussianAboveThreshold:
         noises = less_noise(self.threshold_noise, size), less_noise(self.query_noise, size)
@@ -362,7 +352,7 @@ class GaussianAboveThreshold(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
-        s, b = _noises(self.threshold_noise, self.query_noise)
+        s, b = _noise_scales(self.threshold_noise, self.query_noise)
         moved = 1.0 if self.monotone and relation != "replace" else 2.0
         reach = jnp.sqrt(1 / s**2 + (moved / b) ** 2) * (1 + 8 * roundoff())
         queries = as_float64(self.queries)

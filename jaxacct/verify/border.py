@@ -42,7 +42,7 @@ def runs_of(mechanism: Any, steps: Any, relation: Relation) -> list[tuple[Record
     mechanism.validate()
     # A mechanism that is a composition by definition is judged by its parts.
     if mechanism.composed:
-        return [run for part, count in mechanism.apart(steps) for run in runs_of(part, count, relation)]
+        return [run for part, count in mechanism.decompose(steps) for run in runs_of(part, count, relation)]
     shape = mechanism.batch_shape
     if len(shape) > 1 or np.shape(steps) not in ((), shape):
         raise ValueError(f"steps of shape {np.shape(steps)} do not match a mechanism of shape {shape}.")

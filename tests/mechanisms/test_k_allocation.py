@@ -46,7 +46,7 @@ def exact(t, k, s, step):
 def laws(s, t, k):
     """Losses with masses p and q of each block of the epoch, for both directions."""
     found = {side: [] for side in SIDES}
-    for block, count in RandomAllocation(s, t, POINTS, k).apart(1):
+    for block, count in RandomAllocation(s, t, POINTS, k).decompose(1):
         if isinstance(block, ja.Gaussian):  # here as an allocation of one batch, whose pair dominates it
             block = RandomAllocation(block.noise_multiplier, 1, POINTS // 2)
         if block.participations == 1:
@@ -145,7 +145,7 @@ def test_sums_of_rounded_losses_tell_no_more(t, k, s, step):
 def test_blocks_have_all_steps_and_participations():
     for t in range(1, 30):
         for k in range(1, t + 1):
-            parts = RandomAllocation(1.0, t, participations=k).apart(3)
+            parts = RandomAllocation(1.0, t, participations=k).decompose(3)
             if t == k:
                 assert [(type(part), int(count)) for part, count in parts] == [(ja.Gaussian, 3 * k)]
                 continue
@@ -160,14 +160,14 @@ def test_blocks_have_all_steps_and_participations():
 
 def test_traced_batches_have_all_blocks_and_rows_of_them_are_taken_apart():
     mechanism = RandomAllocation(np.array([1.0, 2.0]), np.array([5, 40]), participations=5)
-    (_, ones), *_, (single, alone) = mechanism.apart(np.array([1, 2]))
+    (_, ones), *_, (single, alone) = mechanism.decompose(np.array([1, 2]))
     assert (ones.tolist(), alone.tolist()) == ([5, 0], [0, 2])
     assert single.batches[1] == 8
-    counts = jax.jit(lambda t: [count for _, count in RandomAllocation(1.0, t, participations=5).apart(1)])
+    counts = jax.jit(lambda t: [count for _, count in RandomAllocation(1.0, t, participations=5).decompose(1)])
     assert np.array(counts(41.0)).tolist() == [0, 0, 1, 0, 1, 0, 1]
     assert np.array(counts(5.0)).tolist() == [5, 0, 0, 0, 0, 0, 0]
     # No whole number of batches costs everything, also where parts of it could be whole.
-    assert np.isnan(jax.jit(lambda t: RandomAllocation(1.0, t, participations=3).apart(4)[2][1])(7.5))
+    assert np.isnan(jax.jit(lambda t: RandomAllocation(1.0, t, participations=3).decompose(4)[2][1])(7.5))
 
 
 @pytest.mark.exhaustive

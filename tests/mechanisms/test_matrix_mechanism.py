@@ -33,7 +33,7 @@ def test_cyclic_sampling_is_dp_sgd_of_as_many_steps_as_turns():
         assert found.upper >= plain.lower
     assert parts_of(mechanism, 3) == [(mechanism.cycle, 750)]  # what filters, Rényi and GDP's accountants take
     with jax.enable_x64(True):
-        found = jax.jit(lambda m: (m.apart(3)[0][0].noise_multiplier, m.apart(3)[0][1]))(mechanism)
+        found = jax.jit(lambda m: (m.decompose(3)[0][0].noise_multiplier, m.decompose(3)[0][1]))(mechanism)
     noise, runs = map(np.asarray, found)
     assert noise == pytest.approx(mechanism.cycle.noise_multiplier, rel=1e-14)
     assert noise <= mechanism.cycle.noise_multiplier

@@ -235,7 +235,7 @@ def test_one_batch_is_accounted_for_as_the_gaussian_mechanism():
     assert one == ja.epsilon(ja.Gaussian(512.0), 2**18, 1e-5)
     assert one.upper == pytest.approx(4.37717809568, rel=1e-11)
     # In sequences, beside epochs of several batches, each has 0 runs in place of the other one's.
-    (plain, ones), (several, others) = RandomAllocation(np.array([2.0, 3.0]), np.array([1, 10])).apart(7)
+    (plain, ones), (several, others) = RandomAllocation(np.array([2.0, 3.0]), np.array([1, 10])).decompose(7)
     assert (ones.tolist(), others.tolist()) == ([7, 0], [0, 7])
     assert plain.noise_multiplier[0] == 2.0
     assert (several.noise_multiplier[1], several.batches[1]) == (3.0, 10)
@@ -244,7 +244,7 @@ def test_one_batch_is_accounted_for_as_the_gaussian_mechanism():
 def test_which_batches_are_one_is_seen_in_traces():
     """Where it cannot be seen both laws are there, the one that is not meant with no runs."""
     noise = jax.ShapeDtypeStruct((), np.float32)
-    runs = jax.eval_shape(lambda s, t, k: dict(enumerate(RandomAllocation(s, t).apart(k))), noise, noise, noise)
+    runs = jax.eval_shape(lambda s, t, k: dict(enumerate(RandomAllocation(s, t).decompose(k))), noise, noise, noise)
     assert [type(mechanism) for mechanism, _ in runs.values()] == [ja.Gaussian, RandomAllocation]
-    counts = jax.jit(jax.vmap(lambda t: [count for _, count in RandomAllocation(2.0, t).apart(7)]))
+    counts = jax.jit(jax.vmap(lambda t: [count for _, count in RandomAllocation(2.0, t).decompose(7)]))
     assert np.array(counts(np.array([1.0, 10.0, np.nan, 0.0]))).tolist() == [[7, 0, 0, 0], [0, 7, 7, 7]]

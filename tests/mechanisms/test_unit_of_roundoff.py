@@ -104,7 +104,7 @@ TRACED = [
 ]
 
 OF_THE_HOST = {
-    "finite.VALUE_ERROR": "of a user's functions in float64; what is traced scales it",
+    "finite.PrivacyLoss": "of a user's functions in float64; what is traced scales it",
     "gaussian.TruncatedPoissonGaussian.for_batches": "Python's own floats, before anything is traced",
     "fixed_batches.GaussianWithReplacement.dominating_pairs": "of NumPy's numbers, before anything is traced",
     "groups.WithoutReplacementGroup.dominating_pairs": "of functions in float64; what is traced scales it",

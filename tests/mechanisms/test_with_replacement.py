@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import jaxacct as ja
 from jaxacct.mechanisms import GaussianWithReplacement
-from jaxacct.mechanisms.fixed_batches import LEAST_NOISE, _copies, _normal_tail
+from jaxacct.mechanisms.fixed_batches import LEAST_NOISE, _law_of_copies, _normal_tail
 
 X = np.linspace(-70.0, 70.0, 70_001)
 EPSILONS = np.array([-2.0, -0.2, 0.0, 0.05, 0.3, 1.5, 6.0])
@@ -19,7 +19,7 @@ EPSILONS = np.array([-2.0, -0.2, 0.0, 0.05, 0.3, 1.5, 6.0])
 
 @pytest.mark.parametrize(("n", "draws"), [(2, 3), (10, 4), (1000, 10), (50_000, 512), (3, 60)])
 def test_copies_are_binomial(n, draws):
-    rate, copies, beyond = _copies(n, draws)
+    rate, copies, beyond = _law_of_copies(n, draws)
     chance = Fraction(1, n)
     exact = [math.comb(draws, k) * chance**k * (1 - chance) ** (draws - k) for k in range(draws + 1)]
     some = 1 - exact[0]
@@ -60,7 +60,7 @@ def test_no_data_sets_of_a_toy_cost_more(seed):
 def test_no_more_than_the_theorem_and_no_less_than_the_data_of_others_alike(n, draws, noise):
     """Copies given away cost p V; all others at x' cost the mixture against the noise itself."""
     mechanism = GaussianWithReplacement.for_batches(noise, n, draws)
-    rate, copies, _ = _copies(n, draws)
+    rate, copies, _ = _law_of_copies(n, draws)
     epsilons = np.array([0.01, 0.3, 1.0, 3.0])
     big = 1 + np.expm1(epsilons) / rate
     moved = 2 * np.arange(1, len(copies) + 1)[:, None] / noise

@@ -270,7 +270,7 @@ def test_traced_numbers_of_narrow_types_do_not_wrap():
     def blocks(batches, steps):
         return [
             (part.batches if isinstance(part, ja.RandomAllocation) else 0, count)
-            for part, count in ja.RandomAllocation(300.0, batches, participations=3).apart(steps)
+            for part, count in ja.RandomAllocation(300.0, batches, participations=3).decompose(steps)
         ]
 
     counted = [(int(size), int(count)) for size, count in blocks(250, 200) if count]

@@ -116,7 +116,7 @@ class Correlated:
 
     def mechanism(self, noise_multiplier: float) -> Mechanism:
         """Returns the mechanism of ``steps_per_run`` steps: noise over clipping norm, at the strategy's sensitivity."""
-        return self._at_one.with_noise(noise_multiplier).apart(1)[0][0]
+        return self._at_one.with_noise(noise_multiplier).decompose(1)[0][0]
 
     def sample(self, key: jax.Array, step: ArrayLike) -> Batch:
         return self.batches.sample(key, step)
