@@ -639,9 +639,10 @@ def profile_of_one_run(
     epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), ratios)
     found = [_answer_many(*run, ForDelta(epsilons), way, accountants) for way in ways]
     # The largest of several profiles bounds from above alone: its chords are not those of any one of them. A single
-    # pair for both directions has one profile.
-    if not apart and not _is_its_own_mirror(run, relation):
-        found = [replace(found[0], lower=np.zeros(ratios))]
+    # pair for both directions has one profile; but scores of an exponential mechanism are others at each epsilon.
+    is_largest = any(isinstance(part, ExponentialMechanism) for part, _ in flat_runs(*run))
+    if is_largest or (not apart and not _is_its_own_mirror(run, relation)):
+        found = [replace(way, lower=np.zeros(ratios)) for way in found]
     return [OneWay.of(epsilons, forth, back) for forth, back in zip(found, found[::-1], strict=True)]
 
 
