@@ -36,7 +36,7 @@ from jaxacct.composition import (
     directed_parts,
     query_of,
 )
-from jaxacct.mechanisms import DiscretePair, Mechanism, RenyiOnly, RepeatAndSelect
+from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
 from jaxacct.mechanisms.bounded_range import has_blocks
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, knows_both_ways, parts_of
@@ -578,12 +578,12 @@ def profile_of_one_run(run: tuple[Any, Any], questions: Question, mean: float, r
     epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), ratios)
     profiles = [_answer_many(*run, ForDelta(epsilons), way) for way in ways]
     # The largest of several profiles bounds from above alone: its chords are not those of any one of them. A single
-    # pair for both directions has one profile.
+    # pair for both directions has one profile; but scores of an exponential mechanism are others at each epsilon.
     is_largest = not has_both_ways
     if relation == "add_or_remove" and not has_both_ways and not has_renyi_only(run[0]):
         is_largest = len(directed_parts(*run, relation)) > 1
-    if is_largest:
-        profiles = [replace(profiles[0], lower=np.zeros(ratios))]
+    if is_largest or any(isinstance(part, ExponentialMechanism) for part, _ in parts_of(*run)):
+        profiles = [replace(profile, lower=np.zeros(ratios)) for profile in profiles]
     return [OneWay.of(epsilons, forth, back) for forth, back in zip(profiles, profiles[::-1], strict=True)]
 
 

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
@@ -508,6 +508,17 @@ def block(mechanism: Any, count: Any) -> tuple[Mechanism, Any]:
     """Returns the one block that runs of an exponential mechanism are known to be, though they may be traced."""
     known = (count >= 2) & (count <= MOST) & (count == jnp.floor(count))
     return RangeBlock(mechanism.epsilon, count, 1.0, 1.0), jnp.where(known, 1.0, jnp.nan)
+
+
+def without_choice(pair: DominatingPair, times: Any) -> DominatingPair:
+    """Returns a pair that may be composed ``times`` times, whose law from below is attained by all of its runs at once.
+
+    A pair of a composition by itself may be that of the run, or block, whose losses are chosen by those of all others.
+    Of one that is composed with itself, or with another such, not all can be the last.
+    """
+    if not isinstance(pair, (RangeRunPair, RangeBlockPair)):
+        return pair
+    return replace(pair, is_last=0 * pair.is_last, spread=pair.spread * np.maximum(times, 1.0))
 
 
 def _broadcast_rows(span: Any, count: Any) -> tuple[Any, Any]:

@@ -321,7 +321,8 @@ class RepeatAndSelect(OfOthers):
 
     Formal guarantee: an upper bound, for every order on the results: the lesser of two routes, each with rounding. The
     lower bound is that of the costliest of some orders on the results of the pair that dominates one run, under
-    "add_or_remove"; it is 0 under the others. By Rényi divergences: let D be a curve of one run, g the law's parameter
+    "add_or_remove"; it is 0 under the others, and for runs with an :class:`.ExponentialMechanism`, whose worst scores
+    differ from one epsilon to another. By Rényi divergences: let D be a curve of one run, g the law's parameter
     and eta its shape. For any order b >= 1 the divergence of order a is at most
 
         D_a + log(mean)/(a - 1) + (1 + eta) ((1 - 1/b) D_b + log(1/g)/b),

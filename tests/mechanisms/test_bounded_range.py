@@ -12,9 +12,10 @@ from helpers.thorough import cases
 
 import jaxacct as ja
 from jaxacct import register_dataclass
+from jaxacct.composition import directed_parts
 from jaxacct.convert import bounded_range_to_delta, bounded_range_to_epsilon
 from jaxacct.mechanisms.approximate_dp import bounded_range_pair
-from jaxacct.mechanisms.bounded_range import RangeBlock
+from jaxacct.mechanisms.bounded_range import RangeBlock, without_choice
 from jaxacct.numerics.precision import scope
 
 
@@ -338,3 +339,35 @@ class Chosen(ja.ExponentialMechanism):
 def test_a_derived_class_is_a_range_as_well():
     one, other = (ja.epsilon(tuple(kind(e) for e in (1.0, 1.001)), (1, 1), 0.1) for kind in (E, Chosen))
     assert (one.lower, one.upper) == (other.lower, other.upper)
+
+
+def test_a_search_by_scores_says_nothing_from_below():
+    """No scores lose more than range and law allow: the log of 2.2 by the order of the results, and half of 1."""
+    search = ja.RepeatAndSelect(E(1.0), 1, ja.selection.Geometric(10.0))
+    assert ja.delta(search, 1, 1.5).lower == 0
+
+
+def test_laws_of_what_is_composed_with_itself_are_attained_together():
+    """Of runs in a game not each has its losses chosen by those of all others, as a run by itself would."""
+    span, runs, x = 0.25, 20, 1.0
+    worst = float(ja.delta(E(span), runs, x).upper)
+    with scope():
+        ((pair, _),) = directed_parts(E(span), 1.0, "add_or_remove")[0]
+        single, shared = (jax.tree.map(lambda leaf: leaf[0], one) for one in (pair, without_choice(pair, runs)))
+        laws = [one.discretize(1024, jnp.asarray(20.0)) for one in (single, shared)]
+    alone, together = (sum_above(np.asarray(law.losses[1]), np.asarray(law.masses[1]), runs, x) for law in laws)
+    assert alone > worst
+    assert 0.7 * worst < together <= worst
+
+
+def sum_above(losses, masses, runs, x):
+    """Returns about the delta of ``runs`` runs of a law, on a mesh to whose points below losses are lowered."""
+    step = 1e-3
+    places = np.floor(losses / step).astype(int)
+    least = places.min()
+    single = np.bincount(places - least, masses)
+    total = np.ones(1)
+    for _ in range(runs):
+        total = np.convolve(total, single)
+    y = (runs * least + np.arange(len(total))) * step
+    return float(np.sum(np.maximum(-np.expm1(np.minimum(x - y, 0.0)), 0.0) * total))

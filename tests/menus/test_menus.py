@@ -25,6 +25,14 @@ def test_a_menu_of_one_item_is_a_plan(epsilon):
 
 
 @pytest.mark.exhaustive
+def test_no_limit_is_below_what_the_costlier_items_plan_certifies():
+    """Runs of the smaller range are runs of the larger: as many of either as a plan has are within the budget."""
+    items = [(ja.ExponentialMechanism(span), 1) for span in (0.25, 0.2)]
+    menu = certify(1.0, 1e-5, items, costs=[1, 1])
+    assert menu.budget <= calibrate.most_runs(ja.ExponentialMechanism(0.25), 1.0, 1e-5) <= limit(menu)
+
+
+@pytest.mark.exhaustive
 def test_no_fixed_sequence_within_the_budget_costs_more_than_the_value():
     items = [
         (ja.PoissonSubsampledGaussian(*numbers), 50) for numbers in cases([(1.5, 0.01), (1.0, 0.005)], [(2.5, 0.01)])
