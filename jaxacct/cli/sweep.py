@@ -161,7 +161,7 @@ def _settings(arguments: argparse.Namespace) -> Any:
         validation.check_one_of(name, "mechanism", MECHANISMS)
     classes = [KINDS[name] for name in names]
     given = {name: vars(arguments)[name] for name in SETTINGS}
-    axes = {name: parsed(text, name, whole=name == "steps") for name, text in given.items() if text is not None}
+    axes = {name: parsed(text, name, integers=name == "steps") for name, text in given.items() if text is not None}
     if arguments.batch_size is not None or arguments.examples is not None:
         if arguments.batch_size is None or arguments.examples is None or "sampling_rate" in axes:
             raise ValueError("--batch-size and --examples go together, in place of --sampling-rate: give both.")
@@ -332,9 +332,9 @@ def best(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     """Writes the results to a file, and returns the exit code."""
     from jaxacct.sweep import load
-    from jaxacct.sweep.result import SUFFIXES
+    from jaxacct.sweep.result import WRITERS
 
-    path = file_to_write(arguments.file, SUFFIXES, arguments)
+    path = file_to_write(arguments.file, tuple(WRITERS), arguments)
     load(arguments.folder).save(path)
     return 0
 
