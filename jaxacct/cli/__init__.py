@@ -67,7 +67,7 @@ def _as_a_command(interrupts: Interrupts) -> Iterator[None]:
         if not (interrupts.asked and issubclass(what.exc_type, KeyboardInterrupt)):
             unraisable(what)
         else:
-            interrupts.soon()
+            interrupts.send_again()
 
     def note_printing(kind: type[BaseException], *rest: Any) -> None:
         """Called where C prints an error on its way to another one, as NumPy's import does."""

@@ -1,11 +1,12 @@
 """Documents for paper: a headline, a text beside a chart, and tables in small print, as PDF of A4 pages.
 
-The text is measured before it is set, so that nothing passes the margin and no room is left open. One page is made
-where the words fit on one: the small print gets smaller, down to what is still read, before it goes on to another page.
+The measure of every text is known before it is set, so that nothing passes the margin and no room stays open. A
+document has one page where its words fit on one: the small print gets smaller, down to what people can still read,
+before it goes on to another page.
 
 In reading order:
 
-- :class:`Section` and :class:`Document`: what is to be set.
+- :class:`Section` and :class:`Document`: the content.
 - :func:`write`: the pages.
 - :func:`lines_of`: a text in lines of a width.
 """
@@ -23,8 +24,6 @@ WIDTH, HEIGHT, MARGIN = 595.0, 842.0, 50.0
 """Size of a page of A4, and its margin (points). Looks alone, as are all sizes here."""
 GAP = 10.0
 """Room between columns (points)."""
-SMALL = (8.5, 8.0, 7.5, 7.0, 6.5)
-"""Sizes of the small print that are tried (points), from the largest."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,8 @@ def write(what: Document, file: BinaryIO) -> int:
     require_matplotlib()
     from matplotlib.backends.backend_pdf import PdfPages
 
-    pages: list[Any] = []
-    for size in SMALL:
-        pages = _set(what, size)
-        if len(pages) == 1:
-            break
-    else:
-        pages = _set(what, SMALL[1])
+    sizes = (8.5, 8.0, 7.5, 7.0, 6.5)  # of the small print (points); a second page has the second one
+    pages = next((pages for size in sizes if len(pages := _set(what, size)) == 1), None) or _set(what, sizes[1])
     with PdfPages(file, metadata={"CreationDate": None, "Title": what.title}) as pdf:
         for page in pages:
             pdf.savefig(page)
@@ -88,7 +82,7 @@ def write(what: Document, file: BinaryIO) -> int:
 
 
 class _Pages:
-    """Pages that are set from the top to the bottom; ``place`` is the height left on the last one (points)."""
+    """Pages, filled from the top to the bottom; ``place`` is the height of the room on the last one (points)."""
 
     def __init__(self) -> None:
         self.pages: list[Any] = []
@@ -102,7 +96,7 @@ class _Pages:
         self.place = HEIGHT - MARGIN
 
     def text(self, x: float, y: float, line: str, size: float, **style: Any) -> None:
-        """Sets a line whose top left corner, or the right one, is at (x, y); no sign in it is read as a formula."""
+        """Sets a line whose top left corner, or the right one, is at (x, y); no sign in it begins a formula."""
         style = {"color": INK, "va": "top", "family": "DejaVu Sans", "parse_math": False} | style
         self.pages[-1].text(x / WIDTH, y / HEIGHT, line, fontsize=size, **style)
 
@@ -120,9 +114,9 @@ class _Pages:
             self.place -= spacing * size
 
     def row(self, cells: Sequence[str], shares: Sequence[float], size: float, **style: Any) -> None:
-        """Sets a row of a table, below the line that parts it from the one above.
+        """Sets a row of a table, below the line between it and the row before.
 
-        A row that does not fit begins a page; one of many lines is broken instead, for that would leave a hole.
+        A row that does not fit begins a page; one of many lines continues there instead, and leaves no hole.
         """
         width, weight = WIDTH - 2 * MARGIN, style.get("weight", "normal")
         columns = [lines_of(cell, share * width - GAP, size, weight) for cell, share in zip(cells, shares, strict=True)]
@@ -145,53 +139,53 @@ class _Pages:
 
 def _set(what: Document, size: float) -> list[Any]:
     """Returns the pages of a document with small print of a size."""
-    set_ = _Pages()
+    layout = _Pages()
     right = WIDTH - MARGIN
-    set_.text(MARGIN, set_.place, what.title, 16, weight="bold")
-    set_.text(right, set_.place - 5, what.date, 9, color=GREY, ha="right")
-    set_.place -= 26
-    set_.rule(set_.place, INK, 1.0)
-    set_.place -= 12
-    set_.paragraph(what.headline, 14, color=BLUE, weight="bold")
-    set_.place -= 2
-    set_.paragraph(what.subtitle, 9.5, color=INK)
-    set_.place -= 10
+    layout.text(MARGIN, layout.place, what.title, 16, weight="bold")
+    layout.text(right, layout.place - 5, what.date, 9, color=GREY, ha="right")
+    layout.place -= 26
+    layout.rule(layout.place, INK, 1.0)
+    layout.place -= 12
+    layout.paragraph(what.headline, 14, color=BLUE, weight="bold")
+    layout.place -= 2
+    layout.paragraph(what.subtitle, 9.5, color=INK)
+    layout.place -= 10
     # The text on the left and the chart on the right, as high as each other: the chart is at least so high.
     least, wide = 165.0, 285.0
     lines = lines_of(what.text, wide, 9.5)
     height = max(least, len(lines) * 1.4 * 9.5)
     for i, line in enumerate(lines):
-        set_.text(MARGIN, set_.place - i * 1.4 * 9.5, line, 9.5)
-    left, low = MARGIN + wide + 52, set_.place - min(height, 205.0) + 24
+        layout.text(MARGIN, layout.place - i * 1.4 * 9.5, line, 9.5)
+    left, low = MARGIN + wide + 52, layout.place - min(height, 205.0) + 24
     corner = left / WIDTH, low / HEIGHT
-    axes = set_.pages[-1].add_axes((*corner, (right - left) / WIDTH, (set_.place - 14 - low) / HEIGHT))
+    axes = layout.pages[-1].add_axes((*corner, (right - left) / WIDTH, (layout.place - 14 - low) / HEIGHT))
     draw_on(replace(what.chart, title=""), axes)
     axes.set_title(what.chart.title, loc="left", color=INK, fontsize=8)
     axes.tick_params(labelsize=7)
     for text in (axes.xaxis.label, axes.yaxis.label):
         text.set_fontsize(8)
-    set_.place -= height + 6
+    layout.place -= height + 6
     for section in what.sections:
-        set_.place -= 1.1 * size
-        if set_.place - 6 * size < MARGIN:
-            set_.turn()
-        set_.paragraph(section.heading, size + 1.5, weight="bold")
-        set_.place -= 0.2 * size
+        layout.place -= 1.1 * size
+        if layout.place - 6 * size < MARGIN:
+            layout.turn()
+        layout.paragraph(section.heading, size + 1.5, weight="bold")
+        layout.place -= 0.2 * size
         if section.names:
-            set_.row(section.names, section.shares, size, color=GREY)
+            layout.row(section.names, section.shares, size, color=GREY)
         for row in section.rows:
-            set_.row(row, section.shares, size)
-    set_.rule(set_.place)
-    set_.place -= 4
+            layout.row(row, section.shares, size)
+    layout.rule(layout.place)
+    layout.place -= 4
     last = lines_of(what.footer, WIDTH - 2 * MARGIN, 6)
-    if set_.place - len(last) * 6 * 1.35 < MARGIN - 18:  # the footer may stand in the margin
-        set_.turn()
-    set_.paragraph(what.footer, 6, color=GREY)
-    return set_.pages
+    if layout.place - len(last) * 6 * 1.35 < MARGIN - 18:  # the footer may stand in the margin
+        layout.turn()
+    layout.paragraph(what.footer, 6, color=GREY)
+    return layout.pages
 
 
 def lines_of(text: str, width: float, size: float, weight: str = "normal") -> list[str]:
-    """Returns a text in lines of at most ``width`` points; a word that is longer than a line is broken.
+    """Returns a text in lines of at most ``width`` points; a word that is longer than a line takes several.
 
     >>> lines_of("two words", 30, 8), len(lines_of("9" * 40, 60, 8))
     (['two', 'words'], 4)
