@@ -113,8 +113,8 @@ def _add_policies(group: Any) -> None:
     )  # fmt: skip
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Trains, writes the report and the picture, prints the result, and returns the exit code."""
+def run(arguments: argparse.Namespace) -> Report:
+    """Trains, writes the run's report and picture, and returns the command's report."""
     from jaxacct import plot
     from jaxacct.train import Checkpoints, build_report, write_report
 
@@ -155,8 +155,7 @@ def run(arguments: argparse.Namespace) -> int:
         plot.training(report, folder / PICTURE)
     except ModuleNotFoundError as error:  # the run is done and its budget spent: a missing picture must not fail it
         print(f"jaxacct train: no picture: {error}", file=sys.stderr)
-    _report(report, folder).show(arguments.json)
-    return 0
+    return _report(report, folder)
 
 
 @contextlib.contextmanager
