@@ -22,7 +22,6 @@ from jaxacct.cli.arguments import (
     Elsewhere,
     Report,
     Run,
-    add_json,
     add_overwrite,
     add_run,
     file_to_write,
@@ -64,7 +63,6 @@ def add_parser(commands: Any) -> None:
             "--tolerance", type=number, metavar="T",
             help="relative gap between the bounds that prv aims at, where it is asked (default 1e-3)",
         )  # fmt: skip
-        add_json(command)
 
 
 def run(quantity: str, known: str, arguments: argparse.Namespace) -> Report:
@@ -172,7 +170,6 @@ def add_curve(commands: Any) -> None:
     command.add_argument("--out", metavar="FILE", help="the numbers in full: .npz, .csv or .json")
     command.add_argument("--plot", metavar="FILE", help="a picture: .png, .svg or .pdf")
     add_overwrite(command)
-    add_json(command)
 
 
 def run_curve(arguments: argparse.Namespace) -> Report:

@@ -300,11 +300,18 @@ def new_command(
     summary: str,
     description: str,
     *examples: str,
+    json: str = "print one JSON object instead of a table",
 ) -> argparse.ArgumentParser:
-    """Returns a new subcommand, of which ``run`` makes the report; ``examples`` are commands, which end its help."""
+    """Returns a new subcommand, of which ``run`` makes the report.
+
+    ``examples`` are commands, which end its help; ``json`` is the help on --json, an empty text for a command that
+    prints nothing.
+    """
     epilog = "\n  ".join(["examples:" if len(examples) > 1 else "example:", *examples])
     command: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=description, epilog=epilog)
     command.set_defaults(run=run, json=False)
+    if json:
+        command.add_argument("--json", action="store_true", help=json)
     return command
 
 
@@ -344,11 +351,6 @@ class Elsewhere(argparse.Action):
 def add_relation(command: argparse.ArgumentParser, default: str = " (default: add_or_remove)") -> None:
     """Adds the neighbouring relation."""
     command.add_argument("--relation", choices=get_args(Relation), help=f"neighbouring relation{default}")
-
-
-def add_json(command: argparse.ArgumentParser, what: str = "print one JSON object instead of a table") -> None:
-    """Adds the choice of JSON output."""
-    command.add_argument("--json", action="store_true", help=what)
 
 
 def add_overwrite(command: argparse.ArgumentParser, what: str = "replace files that are there") -> None:

@@ -11,7 +11,6 @@ from typing import Any
 from jaxacct import __version__
 from jaxacct.cli.arguments import (
     Report,
-    add_json,
     add_rate,
     add_steps,
     new_command,
@@ -63,7 +62,6 @@ def add_parser(commands: Any) -> None:
         "data accounted as Poisson samples",
     )  # fmt: skip
     command.add_argument("--seed", type=int, metavar="N", help="makes the audit repeatable (default: system entropy)")
-    add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> Report:

@@ -20,7 +20,6 @@ from jaxacct.cli.arguments import (
     GUARANTEES,
     Report,
     add_group,
-    add_json,
     add_noise,
     add_rate,
     add_relation,
@@ -79,7 +78,6 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--spec", metavar="FILE", help="composed beside it: what jaxacct certify takes")
     add_relation(command)
     add_group(command)
-    add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> Report:

@@ -16,7 +16,7 @@ from importlib import metadata
 from typing import Any
 
 from jaxacct import __version__
-from jaxacct.cli.arguments import Report, add_json, new_command
+from jaxacct.cli.arguments import Report, new_command
 
 PACKAGES = {
     "numpy": "", "jax": "", "jaxlib": "", "flax": "train", "optax": "train", "orbax-checkpoint": "train",
@@ -28,13 +28,12 @@ PACKAGES = {
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = new_command(
+    new_command(
         commands, "doctor", run, "versions, devices, arithmetic, cache: what a report of a defect needs",
         "Says what computes here, asks it for a table of functions whose values are known, and lists what "
         "is installed. Ends with code 1 where the arithmetic is not what certificates assume.",
         "jaxacct doctor", "jaxacct doctor --json",
     )  # fmt: skip
-    add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> Report:

@@ -20,7 +20,6 @@ from jaxacct.cli.arguments import (
     PICTURES,
     Elsewhere,
     Report,
-    add_json,
     add_overwrite,
     add_rate,
     add_relation,
@@ -63,6 +62,7 @@ def add_parser(commands: Any) -> None:
         "jaxacct sweep --epsilon 1,3,8 --delta 1e-5 --sampling-rate 0.01 --steps 1000",
         "jaxacct sweep --noise-multiplier 0.5:8:64:log --sampling-rate 1e-4:0.1:64:log "
         "--steps 100,1000,10000 --delta 1e-5 --out grid --shard 3/8",
+        json="print one JSON object; with the results, without --out",
     )  # fmt: skip
     for name, meaning in AXES.items():
         command.add_argument(f"--{name.replace('_', '-')}", metavar="VALUES", help=meaning)
@@ -89,7 +89,6 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     add_relation(command)
     command.add_argument("--tolerance", type=number, metavar="T", help="relative gap that these aim at")
-    add_json(command, "print one JSON object; with the results, without --out")
     command.add_argument("--devices", type=int, metavar="N", help="CPU devices to compute on (default: all cores)")
     group = command.add_argument_group("results on disk")
     group.add_argument("--out", metavar="FOLDER", help="folder of the results, a Zarr store")
@@ -266,7 +265,6 @@ def add_parsers(commands: Any) -> None:
         "folder", metavar="FOLDER", help="the whole sweep: new, or left by a merge that was interrupted"
     )
     command.add_argument("shards", metavar="SHARD", nargs="+", help="the folders of all shards")
-    add_json(command)
 
     command = new_command(
         commands, "best", best, "the best settings for a budget",
@@ -285,13 +283,12 @@ def add_parsers(commands: Any) -> None:
         shown = limits if name == "steps" else argparse.SUPPRESS
         command.add_argument(f"--{name.replace('_', '-')}-min", type=number, metavar="X", help=shown)
         command.add_argument(f"--{name.replace('_', '-')}-max", type=number, metavar="X", help=argparse.SUPPRESS)
-    add_json(command)
 
     command = new_command(
         commands, "export", export, "a file for others: .csv, .parquet or .json",
         "A line for each entry (.csv, .parquet), made chunk by chunk, or one JSON object. Readers of Zarr "
         "need no export: the folder is a Zarr store.",
-        "jaxacct sweep export grid grid.parquet",
+        "jaxacct sweep export grid grid.parquet", json="",
     )  # fmt: skip
     command.add_argument("folder", metavar="FOLDER", help="folder of the results")
     command.add_argument("file", metavar="FILE", help="file to write; the suffix says the format")
@@ -301,7 +298,7 @@ def add_parsers(commands: Any) -> None:
         commands, "plot", plot, "a picture over one or two axes",
         "A map of the upper bound over two axes, or a curve over one, of at most 256 values each: "
         "every number drawn is one of the sweep's.",
-        "jaxacct sweep plot grid grid.png --at steps=1000",
+        "jaxacct sweep plot grid grid.png --at steps=1000", json="",
     )  # fmt: skip
     command.add_argument("folder", metavar="FOLDER", help="folder of the results")
     command.add_argument("file", metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}")

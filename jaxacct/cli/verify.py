@@ -17,7 +17,6 @@ from jaxacct import __version__, json_files
 from jaxacct.choices import Relation
 from jaxacct.cli.arguments import (
     Report,
-    add_json,
     add_overwrite,
     add_relation,
     count,
@@ -56,7 +55,6 @@ def add_parser(commands: Any) -> None:
         "jaxacct verify claim.json", "jaxacct verify claim.json --json",
     )  # fmt: skip
     command.add_argument("file", metavar="FILE", help="what a command wrote with --json; - for standard input")
-    add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> Report:
@@ -205,6 +203,7 @@ def add_certify(commands: Any) -> None:
         "jaxacct certify runs/digits/report.json --out certificate",
         'jaxacct certify spec.toml --delta 1e-6 --unit "one person\'s visits" --group 8',
         "jaxacct certify --check certificate",
+        json="print the certificate as one JSON object",
     )  # fmt: skip
     command.add_argument("spec", metavar="SPEC", nargs="*", help="what is certified; - for standard input")
     command.add_argument(
@@ -219,7 +218,6 @@ def add_certify(commands: Any) -> None:
     command.add_argument("--fixed", metavar="WORDS", help="who fixed noise, sampling and steps, and when")
     command.add_argument("--out", metavar="FOLDER", help="where to write (default certificate)")
     add_overwrite(command, "replace the certificate in FOLDER")
-    add_json(command, "print the certificate as one JSON object")
 
 
 def certify(arguments: argparse.Namespace) -> Report:

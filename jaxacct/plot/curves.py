@@ -517,8 +517,6 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
         last = f"{accuracies[-1]:.1%}" if metric == "accuracy" else f"{accuracies[-1]:.3f}"
         at = steps[-1], accuracies[-1]
         top.annotate(last, at, xytext=(0, -14), textcoords="offset points", ha="right", color=BLUE)
-    top.set_ylabel("test accuracy" if metric == "accuracy" else f"test {metric.upper()}")
-
     planned = config.get("ledger") == "planned"
     cost = [entry.get("epsilon_so_far", entry["epsilon"]) for entry in history]
     if "epsilon_so_far" in history[-1]:
@@ -535,15 +533,12 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
             [final["steps"]], [middle], yerr=[[middle - lower], [upper - middle]], fmt="D", markersize=5, capsize=4,
             color=INK, label=f"certified: {rounded_down(lower, '.3f')} to {rounded_up(upper, '.3f')}",
         )  # fmt: skip
-    bottom.set_ylim(bottom=0, top=1.12 * max(budget, history[-1]["epsilon"]))
-    bottom.set_ylabel(f"epsilon at delta = {rounded_up(final['delta'])}")
-    bottom.set_xlabel("noisy updates")
-    bottom.set_xlim(left=0)
+    bottom.set(xlim=(0, None), ylim=(0, 1.12 * max(budget, history[-1]["epsilon"])))
     bottom.legend(loc="lower right", frameon=False, fontsize=8)
     name = config.get("dataset")
     top.set_title("DP-SGD" if name is None else f"DP-SGD on {name}", loc="left", color=INK)
-    for axes in (top, bottom):
-        dress(axes, legend=False)
+    dress(top, y_label="test accuracy" if metric == "accuracy" else f"test {metric.upper()}", legend=False)
+    dress(bottom, x_label="noisy updates", y_label=f"epsilon at delta = {rounded_up(final['delta'])}", legend=False)
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)

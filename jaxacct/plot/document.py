@@ -14,6 +14,7 @@ In reading order:
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
@@ -100,39 +101,36 @@ class _Pages:
         style = {"color": INK, "va": "top", "family": "DejaVu Sans", "parse_math": False} | style
         self.pages[-1].text(x / WIDTH, y / HEIGHT, line, fontsize=size, **style)
 
-    def rule(self, y: float, color: str = FAINT, width: float = 0.6) -> None:
+    def rule(self, color: str = FAINT, width: float = 0.6) -> None:
         """Draws a line from margin to margin."""
         from matplotlib.lines import Line2D
 
         across = [MARGIN / WIDTH, 1 - MARGIN / WIDTH]
-        self.pages[-1].add_artist(Line2D(across, [y / HEIGHT] * 2, color=color, linewidth=width))
+        self.pages[-1].add_artist(Line2D(across, [self.place / HEIGHT] * 2, color=color, linewidth=width))
 
-    def paragraph(self, text: str, size: float, spacing: float = 1.35, **style: Any) -> None:
+    def paragraph(self, text: str, size: float, **style: Any) -> None:
         """Sets a text from margin to margin."""
         for line in lines_of(text, WIDTH - 2 * MARGIN, size, style.get("weight", "normal")):
             self.text(MARGIN, self.place, line, size, **style)
-            self.place -= spacing * size
+            self.place -= 1.35 * size
 
     def row(self, cells: Sequence[str], shares: Sequence[float], size: float, **style: Any) -> None:
         """Sets a row of a table, below the line between it and the row before.
 
         A row that does not fit begins a page; one of many lines continues there instead, and leaves no hole.
         """
-        width, weight = WIDTH - 2 * MARGIN, style.get("weight", "normal")
-        columns = [lines_of(cell, share * width - GAP, size, weight) for cell, share in zip(cells, shares, strict=True)]
-        height = max(map(len, columns))
-        if self.place - min(height, 8) * 1.25 * size < MARGIN:
+        widths = [share * (WIDTH - 2 * MARGIN) for share in shares]
+        lefts = list(itertools.accumulate(widths[:-1], initial=MARGIN))
+        columns = [lines_of(cell, width - GAP, size) for cell, width in zip(cells, widths, strict=True)]
+        if self.place - min(max(map(len, columns)), 8) * 1.25 * size < MARGIN:
             self.turn()
-        self.rule(self.place)
+        self.rule()
         self.place -= 0.3 * size
-        for i in range(height):
+        for line in itertools.zip_longest(*columns, fillvalue=""):
             if self.place - size < MARGIN:
                 self.turn()
-            left = MARGIN
-            for lines, share in zip(columns, shares, strict=True):
-                if i < len(lines):
-                    self.text(left, self.place, lines[i], size, **style)
-                left += share * width
+            for left, words in zip(lefts, line, strict=True):
+                self.text(left, self.place, words, size, **style)
             self.place -= 1.25 * size
         self.place -= 0.25 * size
 
@@ -144,7 +142,7 @@ def _set(what: Document, size: float) -> list[Any]:
     layout.text(MARGIN, layout.place, what.title, 16, weight="bold")
     layout.text(right, layout.place - 5, what.date, 9, color=GREY, ha="right")
     layout.place -= 26
-    layout.rule(layout.place, INK, 1.0)
+    layout.rule(INK, 1.0)
     layout.place -= 12
     layout.paragraph(what.headline, 14, color=BLUE, weight="bold")
     layout.place -= 2
@@ -175,7 +173,7 @@ def _set(what: Document, size: float) -> list[Any]:
             layout.row(section.names, section.shares, size, color=GREY)
         for row in section.rows:
             layout.row(row, section.shares, size)
-    layout.rule(layout.place)
+    layout.rule()
     layout.place -= 4
     last = lines_of(what.footer, WIDTH - 2 * MARGIN, 6)
     if layout.place - len(last) * 6 * 1.35 < MARGIN - 18:  # the footer may stand in the margin
