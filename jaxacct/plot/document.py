@@ -23,8 +23,6 @@ from jaxacct.plot.chart import BLUE, FAINT, GREY, INK, Chart, draw_on, require_m
 
 WIDTH, HEIGHT, MARGIN = 595.0, 842.0, 50.0
 """Size of a page of A4, and its margin (points). Looks alone, as are all sizes here."""
-GAP = 10.0
-"""Room between columns (points)."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,8 @@ class _Pages:
         """
         widths = [share * (WIDTH - 2 * MARGIN) for share in shares]
         lefts = list(itertools.accumulate(widths[:-1], initial=MARGIN))
-        columns = [lines_of(cell, width - GAP, size) for cell, width in zip(cells, widths, strict=True)]
+        # There are 10 points between columns.
+        columns = [lines_of(cell, width - 10.0, size) for cell, width in zip(cells, widths, strict=True)]
         if self.place - min(max(map(len, columns)), 8) * 1.25 * size < MARGIN:
             self.turn()
         self.rule()

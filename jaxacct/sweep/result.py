@@ -18,6 +18,7 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import importlib
 import io
 import math
 import os
@@ -709,12 +710,7 @@ class Sweep(Description):
 
     def to_pandas(self) -> Any:
         """Returns a ``pandas.DataFrame`` with a row for each entry, from :meth:`pieces`; pandas must be installed."""
-        try:
-            import pandas
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(
-                'to_pandas needs pandas, which is missing: pip install "jaxacct[sweep]".'
-            ) from None
+        pandas = _import("pandas", "to_pandas")
         return pandas.concat(map(pandas.DataFrame, self.pieces()), ignore_index=True)
 
     def to_xarray(self, **options: Any) -> Any:
@@ -724,16 +720,9 @@ class Sweep(Description):
         ``chunks={}`` for arrays of dask. Arrays draw themselves: ``sweep.to_xarray()["upper"].plot()`` is a heat map,
         or a curve over a single axis.
         """
-        try:
-            import xarray
-
-            if isinstance(self.store, Folder):
-                import zarr  # noqa: F401
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f'to_xarray needs {error.name}, which is missing: pip install "jaxacct[sweep]".'
-            ) from None
+        xarray = _import("xarray", "to_xarray")
         if isinstance(self.store, Folder):
+            _import("zarr", "to_xarray")
             data = xarray.open_zarr(self.store.path, **{"chunks": None} | options)
             data = data.set_coords(self.columns)
         else:
@@ -795,6 +784,16 @@ def load(path: str | os.PathLike[str]) -> Sweep:
 # ----------------------------------------------------------------------------------------------------
 
 
+def _import(name: str, use: str) -> Any:
+    """Returns a module of the extra [sweep]; raises ModuleNotFoundError, with the remedy, where it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'{use} needs {error.name}, which is missing: pip install "jaxacct[sweep]".'
+        ) from None
+
+
 def check_suffix(path: pathlib.Path, known: tuple[str, ...]) -> None:
     """Raises ValueError where the suffix names no known format."""
     if path.suffix not in known:
@@ -813,18 +812,14 @@ def _write_csv(sweep: Sweep, file: BinaryIO) -> None:
 
 def _write_parquet(sweep: Sweep, file: BinaryIO) -> None:
     """Writes the entries as Parquet, chunk by chunk."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError('.parquet needs pyarrow, which is missing: pip install "jaxacct[sweep]".') from None
+    pyarrow, parquet = _import("pyarrow", ".parquet"), _import("pyarrow.parquet", ".parquet")
     writer = None
     for piece in sweep.pieces():
         arrays = {name: pyarrow.array(values) for name, values in piece.items()}
         for name in {MECHANISM, "accountant"} & arrays.keys():
             arrays[name] = arrays[name].dictionary_encode()  # a text is an index into the few different ones
         table = pyarrow.table(arrays)
-        writer = writer or pyarrow.parquet.ParquetWriter(file, table.schema)
+        writer = writer or parquet.ParquetWriter(file, table.schema)
         writer.write_table(table)
     if writer is not None:
         writer.close()
