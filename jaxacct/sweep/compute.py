@@ -82,8 +82,9 @@ def epsilon(
         converged are flagged.
 
     Formal guarantee: that of :func:`jaxacct.epsilon`, entry by entry: ``lower <= epsilon <= upper``, rounding included;
-    inf where nothing is known. Chunks, devices, shards and interruptions change no bit of a result (on one kind of
-    device and one version).
+    inf where nothing is known. Chunks, shards and interruptions change no bit of a result (on one kind of device and
+    one version); neither does the number of devices, but that a single one has a program of its own, whose last digits
+    may differ.
 
     Raises:
         ValueError: settings out of range or not those of the mechanism, an option out of range, an ``out`` that is no
@@ -160,8 +161,9 @@ def noise_multiplier(
 # ----------------------------------------------------------------------------------------------------
 # The compiled program: one of one shape for all entries, with a share of the entries on each device.
 #
-# Each device runs the same program on a block of entries, and no entry sees another: the choice of devices, processes
-# and chunks changes no result, not in the last bit. Copies of the last entry fill up a chunk's last block.
+# Each device runs the same program on a block of entries, and no entry sees another: the choice of processes and chunks
+# changes no result, not in the last bit. Nor does the number of devices from two on; XLA compiles another program for
+# one device, whose last digits may differ. Copies of the last entry fill up a chunk's last block.
 # ----------------------------------------------------------------------------------------------------
 
 
