@@ -83,8 +83,7 @@ def epsilon(
 
     Formal guarantee: that of :func:`jaxacct.epsilon`, entry by entry: ``lower <= epsilon <= upper``, rounding included;
     inf where nothing is known. Chunks, shards and interruptions change no bit of a result (on one kind of device and
-    one version); neither does the number of devices, but that a single one has a program of its own, whose last digits
-    may differ.
+    one version). A sweep on one device may differ in the last digits from a sweep on several.
 
     Raises:
         ValueError: settings out of range or not those of the mechanism, an option out of range, an ``out`` that is no
@@ -162,8 +161,8 @@ def noise_multiplier(
 # The compiled program: one of one shape for all entries, with a share of the entries on each device.
 #
 # Each device runs the same program on a block of entries, and no entry sees another: the choice of processes and chunks
-# changes no result, not in the last bit. Nor does the number of devices from two on; XLA compiles another program for
-# one device, whose last digits may differ. Copies of the last entry fill up a chunk's last block.
+# changes no result, not in the last bit. XLA compiles one program for several devices and another for a single one:
+# their last digits may differ. Copies of the last entry fill up a chunk's last block.
 # ----------------------------------------------------------------------------------------------------
 
 
