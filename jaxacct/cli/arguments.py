@@ -418,12 +418,8 @@ def add_rate(
         "--sampling-rate", type=kind, metavar=metavar or "Q",
         help=f"probability of each example to be in a batch, a fraction in (0, 1], 64/1000 say (default {default})",
     )  # fmt: skip
-    command.add_argument(
-        "--batch-size",
-        type=kind,
-        metavar=metavar or "B",
-        help="in place of the rate: expected batches, with --examples",
-    )
+    expected = "in place of the rate: expected batches, with --examples"
+    command.add_argument("--batch-size", type=kind, metavar=metavar or "B", help=expected)
     command.add_argument("--examples", type=number, metavar="N", help="number of examples that batches are drawn from")
 
 

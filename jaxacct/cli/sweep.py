@@ -222,15 +222,12 @@ def _each(function: Callable[[float], float], values: Any) -> Any:
 
 def _quantity(names: Container[str]) -> str:
     """Returns the quantity that the sweep looks for, the one that no setting has."""
-    if "delta" not in names and "epsilon" not in names:
+    missing = [name for name in ("delta", "epsilon", "noise_multiplier") if name not in names]
+    if missing[:2] == ["delta", "epsilon"]:
         raise ValueError("--delta is missing: give it for epsilon, --epsilon for delta, or both for the least noise.")
-    if "delta" not in names:
-        return "delta"
-    if "epsilon" not in names:
-        return "epsilon"
-    if "noise_multiplier" in names:
+    if not missing:
         raise ValueError("--noise-multiplier, --delta and --epsilon are all given: leave out what is looked for.")
-    return "noise_multiplier"
+    return missing[0]
 
 
 def _use_all_cores(devices: int | None) -> None:

@@ -616,16 +616,13 @@ class Sweep(Description):
     def _in_range(self, i: int, ranges: Mapping[str, tuple[float | None, float | None]]) -> np.ndarray:
         """Returns whether each entry of chunk ``i`` is in all ranges.
 
-        Settings are compared before results: a chunk without a setting in range is not read.
+        It compares settings before results, and does not read a chunk without a setting in range.
         """
         inside = np.ones(math.prod(self.boxes.extent(i)), bool)
         for name in sorted(ranges, key=lambda name: name in self.results):
-            low, high = ranges[name]
             if np.any(inside):
-                values = self.column(name, i)
-                inside &= (values >= (-math.inf if low is None else low)) & (
-                    values <= (math.inf if high is None else high)
-                )
+                values, (low, high) = self.column(name, i), ranges[name]
+                inside &= (low is None or values >= low) & (high is None or values <= high)
         return inside
 
     def downsampled(self, most: int = 256, **at: float | str) -> Sweep:
