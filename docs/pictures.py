@@ -72,9 +72,9 @@ def least_noise(figure: Figure, axes: Any) -> None:
         epsilon=np.geomspace(0.3, 10.0, SIDE), steps=np.geomspace(1e3, 1e6, SIDE).round(), sampling_rate=RATE,
         delta=DELTA,
     )  # fmt: skip
-    found = ja.sweep.noise_multiplier(settings, mode="saddlepoint", show_progress=False)
-    steps, budgets = found.axes["steps"], found.axes["epsilon"]
-    noise = np.where(found.converged, found["noise_multiplier"], np.nan)
+    results = ja.sweep.noise_multiplier(settings, mode="saddlepoint", show_progress=False)
+    steps, budgets = results.axes["steps"], results.axes["epsilon"]
+    noise = np.where(results.converged, results["noise_multiplier"], np.nan)
     mapped = axes.pcolormesh(steps, budgets, noise, norm="log", cmap="viridis", shading="nearest", rasterized=True)
     colors = ["white" if level <= BRIGHT else INK for level in LEVELS]
     lines = axes.contour(steps, budgets, noise, levels=LEVELS, colors=colors, linewidths=0.9)
@@ -85,7 +85,7 @@ def least_noise(figure: Figure, axes: Any) -> None:
     axes.set(xscale="log", yscale="log", xlabel="steps", ylabel=f"epsilon at delta = {DELTA:g}")
     axes.set_yticks([0.3, 1, 3, 10], ["0.3", "1", "3", "10"])
     axes.tick_params(axis="y", which="minor", left=False, labelleft=False)
-    flagged = int(np.sum(~found.converged))
+    flagged = int(np.sum(~results.converged))
     left_out = f", {flagged} of them not settled" if flagged else ""
     axes.set_title(
         f"The least noise for a budget: {noise.size:,} in one call{left_out}", loc="left", fontsize=9, color=INK
@@ -117,12 +117,12 @@ def coefficients(axes: Any) -> None:
 def of_bands(axes: Any) -> None:
     """Draws the error at equal budgets over that of DP-SGD, by the number of bands under cyclic Poisson sampling."""
     runs = [strategies.CyclicPoisson(TRAINING, bands, bands * BATCH) for bands in BANDS]
-    found = [factorize.banded_toeplitz(bands, run) for bands, run in zip(BANDS, runs, strict=True)]
-    errors = np.array([factorize.error(*pair)[0] for pair in zip(found, runs, strict=True)])
+    banded = [factorize.banded_toeplitz(bands, run) for bands, run in zip(BANDS, runs, strict=True)]
+    errors = np.array([factorize.error(*pair)[0] for pair in zip(banded, runs, strict=True)])
     for epsilon, color in ((1, INK), (4, SPENT), (8, GREEN)):
         noise = [
             factorize.noise_multiplier(strategy, run, epsilon, 1e-6).value / strategy.sensitivity(run.pattern)
-            for strategy, run in zip(found, runs, strict=True)
+            for strategy, run in zip(banded, runs, strict=True)
         ]
         error = np.sqrt(errors) * np.array(noise)
         axes.plot(BANDS, error / error[0], marker=".", color=color, linewidth=1.4, label=f"epsilon = {epsilon}")
@@ -157,7 +157,7 @@ def gallery() -> None:
     run = ja.PoissonSubsampledGaussian(NOISE, RATE)
     some = np.geomspace(100, 1e5, 15).round()
     settings = ja.sweep.grid(noise_multiplier=np.geomspace(0.7, 8, 15), sampling_rate=RATE, steps=some, delta=DELTA)
-    found = ja.sweep.epsilon(settings, show_progress=False)
+    results = ja.sweep.epsilon(settings, show_progress=False)
     steps, sizes = [1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000], [128, 256, 512, 1024, 2048, 4096]
     epochs = [1, 2, 5, 10, 20, 50, 100]
     for name, calls in {
@@ -166,7 +166,7 @@ def gallery() -> None:
         "epsilon-over-steps": [functools.partial(ja.plot.epsilon_over_steps, run, steps, DELTA)],
         "least-noise": [functools.partial(ja.plot.least_noise, 3.0, DELTA, 50_000, epochs=epochs, batch_sizes=sizes)],
         "what-if": [functools.partial(ja.plot.what_if, 3.0, DELTA, 0.01, 1000)],
-        "sweep": [functools.partial(ja.plot.sweep, found)],
+        "sweep": [functools.partial(ja.plot.sweep, results)],
     }.items():
         figure = own_figure(6.4, 4.4)
         axes = figure.subplots()

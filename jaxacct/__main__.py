@@ -1,4 +1,4 @@
-"""The command ``jaxacct``, and ``python -m jaxacct``: nothing is imported before Ctrl-C is looked after."""
+"""The command ``jaxacct``, and ``python -m jaxacct``, which handles Ctrl-C before it imports anything."""
 
 import os
 import signal
@@ -11,12 +11,12 @@ def console() -> None:
         from jaxacct.cli import main
 
         code = main()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left to do is to end
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process ends now in any case
     except KeyboardInterrupt:
         os.write(2, b"jaxacct: interrupted.\n")
         code = 130
     if code == 130:
-        os._exit(code)  # threads and half made programs are not waited for: what is on the disk is whole
+        os._exit(code)  # without a wait for threads and compilers: files on the disk are complete or not there
     sys.exit(code)
 
 

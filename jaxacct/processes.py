@@ -25,8 +25,8 @@ from typing import Any
 def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> Iterator[Callable[..., None]]:
     """Gives a function to call with the number done, and words about it, which shows them on standard error.
 
-    A line has the rate and the time left (:class:`_Pace`). A log has a line every ten seconds, and one for words
-    that come before anything is done.
+    A line has the rate and the time left (:class:`_Pace`). A log gets a line every ten seconds, and the words that come
+    before anything is done.
 
     >>> with progress("epsilon", 100, wanted=False) as show:
     ...     show(50, "so far")
@@ -79,9 +79,9 @@ def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> It
 class _Pace:
     """The rate at which pieces get done, and the time that is left.
 
-    Each kind of piece is compiled when its first one is computed, which takes longer than many others. So the clock
-    starts once something was done, and the longest wait after that does not count, nor does what was done in it. An
-    estimate from one wait may be wrong by a hundred times: none is shown before the second one.
+    The first piece of each kind includes the compilation for its kind, and takes longer than many others. So the clock
+    starts once something was done, and neither the longest wait after that nor the pieces done in it count. An estimate
+    from one wait may be wrong by a hundred times: the first estimate comes with the second wait.
     """
 
     def __init__(self, done: int) -> None:
@@ -102,7 +102,7 @@ class _Pace:
         return now
 
     def left(self, total: int) -> str:
-        """Returns the rate and the time left in words; nothing where they are not known."""
+        """Returns the rate and the time left in words; an empty text where they are unknown."""
         seconds, pieces = self.seconds - self.longest[0], self.pieces - self.longest[1]
         if self.waits < 2 or seconds <= 0 or pieces <= 0:
             return ""
@@ -150,15 +150,15 @@ def check_not_forked() -> None:
 class Interrupts:
     """A block in which no Ctrl-C is lost: one sets :attr:`asked`, and KeyboardInterrupt is raised by the block's end.
 
-    Python turns the signal into a KeyboardInterrupt wherever the main thread happens to be. Where that is a callback
-    whose errors nobody can catch, such as JAX's in the garbage collector, Python prints the exception, the
-    program goes on, and the interrupt is lost. A flag is kept until the block reads it.
+    Python raises a KeyboardInterrupt for the signal wherever the main thread happens to be. Where that is a callback
+    whose errors nobody can catch, such as JAX's in the garbage collector, Python prints the exception, and the
+    interrupt is lost. A flag stays until somebody reads it.
 
-    An import that the block began is not torn in two, as the state that C code sets up there does not survive an
-    exception: the first Ctrl-C is raised once it is done, a second one at once.
+    The state that C code sets up in an import does not survive an exception: an import that the block began ends before
+    the first Ctrl-C raises; a second one raises at once.
 
     Args:
-        deferred: whether the block looks at :attr:`asked` itself, where nothing is half done, and only a second Ctrl-C
+        deferred: whether the block itself reads :attr:`asked`, where nothing is half done, and only a second Ctrl-C
             raises at once. Otherwise the first one does.
 
     It has an effect only where the main thread enters it, as signals go to that thread, and only in place of Python's
@@ -194,20 +194,20 @@ class Interrupts:
         if self.asked and kind is None:
             raise KeyboardInterrupt
 
-    def again(self) -> None:
-        """Sends Ctrl-C's signal once more, from any thread, unless the block is over or one inside it handles it."""
-        main = threading.main_thread().ident
-        if signal.getsignal(signal.SIGINT) == self._note and main is not None:
-            self._is_sent_again = True
-            if hasattr(signal, "pthread_kill"):
-                signal.pthread_kill(main, signal.SIGINT)  # this ends a wait of the main thread, too
-            else:
-                _thread.interrupt_main()
+    def send_again(self) -> None:
+        """Sends Ctrl-C's signal once more in a moment, unless the block is over then, or one inside it handles it."""
 
-    def soon(self) -> None:
-        """Sends it once more in a moment, from a thread that nothing waits for."""
-        timer = threading.Timer(0.05, self.again)
-        timer.daemon = True
+        def send() -> None:
+            main = threading.main_thread().ident
+            if signal.getsignal(signal.SIGINT) == self._note and main is not None:
+                self._is_sent_again = True
+                if hasattr(signal, "pthread_kill"):
+                    signal.pthread_kill(main, signal.SIGINT)  # this ends a wait of the main thread, too
+                else:
+                    _thread.interrupt_main()
+
+        timer = threading.Timer(0.05, send)
+        timer.daemon = True  # nothing waits for it
         timer.start()
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
@@ -215,7 +215,7 @@ class Interrupts:
         self._is_sent_again = False
         at_once, self.asked = self.asked or not self.deferred, True
         if at_once and is_first and self._is_importing(frame):
-            self.soon()
+            self.send_again()
         elif at_once:
             raise KeyboardInterrupt
 

@@ -1,8 +1,9 @@
 """The command ``jaxacct``: its parser, its error messages and its exit codes; each group of commands has its own file.
 
-Exit codes: 0 done, 1 an audit refutes its claim or the arithmetic is unsound, 2 bad input (one line on standard error
-says what is wrong and how to mend it), 3 and 4 a claim is refuted or undecided, 70 a defect or a failed device (with
-its trace), 130 interrupted, 141 the reader of the output is gone.
+A command makes a :class:`~.arguments.Report`, which this file prints. Exit codes: 0 done, 1 an audit refutes its claim
+or the arithmetic is unsound, 2 bad input (one line on standard error says what is wrong and how to mend it), 3 and 4 a
+claim is refuted or undecided, 70 a defect or a failed device (with its trace), 130 interrupted, 141 the reader of the
+output is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from jaxacct import __version__
 from jaxacct.cli import accounting, audit, calibration, doctor, sweep, training, verify
 from jaxacct.cli.arguments import Parser, as_line
-from jaxacct.cli.program_cache import keep_compilations
+from jaxacct.cli.doctor import keep_compilations
 from jaxacct.processes import Interrupts
 
 
@@ -33,9 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parsed = build_parser().parse_args(arguments)
             keep_compilations()
             name = f"jaxacct {parsed.command}"
-            code = parsed.run(parsed)
+            report = parsed.run(parsed)
+            report.show(parsed.json)
             sys.stdout.flush()
-        return code
+        return report.code
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or (interrupts.asked and isinstance(error, Exception)):
             # Another library's code may have turned the interrupt into an exception of its own.
@@ -67,7 +69,7 @@ def _as_a_command(interrupts: Interrupts) -> Iterator[None]:
         if not (interrupts.asked and issubclass(what.exc_type, KeyboardInterrupt)):
             unraisable(what)
         else:
-            interrupts.soon()
+            interrupts.send_again()
 
     def note_printing(kind: type[BaseException], *rest: Any) -> None:
         """Called where C prints an error on its way to another one, as NumPy's import does."""
@@ -140,7 +142,7 @@ class Version(argparse.Action):
         print(f"jaxacct {__version__}, jax {jax.__version__}, Python {platform.python_version()}")
         try:
             print(f"devices: {', '.join(str(device) for device in jax.devices())}")
-        except RuntimeError as error:  # a platform that is asked for and not there
+        except RuntimeError as error:  # a platform that the environment names, and that is not there
             print(f"devices: none ({str(error).splitlines()[0]})")
         parser.exit()
 

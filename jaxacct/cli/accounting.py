@@ -15,14 +15,13 @@ import pathlib
 from typing import Any
 
 import jaxacct as ja
-from jaxacct import __version__, json_files
+from jaxacct import json_files
 from jaxacct.cli.arguments import (
     GUARANTEES,
     PICTURES,
     Elsewhere,
     Report,
     Run,
-    add_json,
     add_overwrite,
     add_run,
     file_to_write,
@@ -30,7 +29,6 @@ from jaxacct.cli.arguments import (
     number,
     round_to,
     run_of,
-    scope_of,
     why,
 )
 from jaxacct.display import spell_count
@@ -41,22 +39,22 @@ RUN = "--noise-multiplier 1 --sampling-rate 0.01 --steps 10000"
 
 def add_parser(commands: Any) -> None:
     """Adds the commands to the parser's subcommands."""
-    # The two commands differ in which of the two numbers is given.
-    for quantity, given, value in (("epsilon", "delta", "1e-5"), ("delta", "epsilon", "4")):
+    # The two commands differ in which of the two numbers is known.
+    for quantity, known, value in (("epsilon", "delta", "1e-5"), ("delta", "epsilon", "4")):
         command = new_command(
-            commands, quantity, functools.partial(run, quantity, given),
-            f"{quantity} of a run of DP-SGD, at {'an' if given == 'epsilon' else 'a'} {given}",
+            commands, quantity, functools.partial(run, quantity, known),
+            f"{quantity} of a run of DP-SGD, at {'an' if known == 'epsilon' else 'a'} {known}",
             f"Certified bounds on the {quantity} of a run: a Gaussian mechanism, some steps on Poisson "
             "samples; or of any mechanisms composed. Report the upper bound.",
-            f"jaxacct {quantity} {RUN} --{given} {value}",
-            f"jaxacct {quantity} --noise-multiplier 20 --steps 100 --{given} {value} --json",
+            f"jaxacct {quantity} {RUN} --{known} {value}",
+            f"jaxacct {quantity} --noise-multiplier 20 --steps 100 --{known} {value} --json",
             f"jaxacct {quantity} --mechanism gaussian:noise_multiplier=4,count=10 --mechanism laplace:scale=9 "
-            f"--{given} {value}",
+            f"--{known} {value}",
         )  # fmt: skip
         add_run(command)
-        meaning = "failure probability, in (0, 1)" if given == "delta" else "privacy loss, at least 0"
-        command.add_argument(f"--{given}", type=number, metavar=given[0].upper(), help=meaning)
-        command.add_argument(f"--{quantity}", action=Elsewhere, const=f"it is what is looked for: give --{given}")
+        meaning = "failure probability, in (0, 1)" if known == "delta" else "privacy loss, at least 0"
+        command.add_argument(f"--{known}", type=number, metavar=known[0].upper(), help=meaning)
+        command.add_argument(f"--{quantity}", action=Elsewhere, const=f"it is what is looked for: give --{known}")
         command.add_argument(
             "--accountant", choices=sorted(GUARANTEES), default="best",
             help="best (default): saddlepoint, and prv where that has not converged",
@@ -65,21 +63,45 @@ def add_parser(commands: Any) -> None:
             "--tolerance", type=number, metavar="T",
             help="relative gap between the bounds that prv aims at, where it is asked (default 1e-3)",
         )  # fmt: skip
-        add_json(command)
 
 
-def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
-    """Computes the quantity, prints it, and returns the exit code."""
-    asked = run_of(arguments)
-    value = vars(arguments)[given]
+def run(quantity: str, known: str, arguments: argparse.Namespace) -> Report:
+    """Returns the report on an epsilon or delta of a run, where the other is ``known``."""
+    composition = run_of(arguments)
+    value = vars(arguments)[known]
     if value is None and arguments.spec:
-        value = arguments.spec_asks[given]
+        value = arguments.spec_asks[known]
     if value is None:
-        raise ValueError(f"--{given} is missing: give that at which {quantity} is wanted.")
-    # Only the accountant that is asked is imported: that takes time.
+        raise ValueError(f"--{known} is missing: give that at which {quantity} is wanted.")
+    bounds = _bounds(quantity, composition, value, arguments)
+    guarantee = GUARANTEES[arguments.accountant]
+    record: dict[str, Any] = {
+        "quantity": quantity,
+        **bounds,
+        known: value,
+        **composition.describe(),
+        "accountant": arguments.accountant,
+        "guarantee": guarantee,
+    }
+    if bounds["upper"] == (math.inf if quantity == "epsilon" else 1.0):
+        record["why"] = why(composition, value if quantity == "epsilon" else 1.0)
+    facts = [
+        *facts_of_run(record),
+        (known, f"{value:.12g}"),
+        *((f"{quantity}, {name}", round_to(name, bound)) for name, bound in bounds.items() if bound is not None),
+        *([("why", record["why"])] if "why" in record else []),
+        ("accountant", f"{arguments.accountant} ({guarantee})"),
+        ("holds for", record["scope"]),
+    ]
+    return Report(record, facts, f"{quantity} of {composition.title}")
+
+
+def _bounds(quantity: str, composition: Run, value: float, arguments: argparse.Namespace) -> dict[str, float | None]:
+    """Returns the bounds of the accountant that the arguments name; Rényi divergences give an upper one alone."""
+    # An accountant takes time to import: the command imports this one alone.
     room: Any = ja if arguments.accountant == "best" else importlib.import_module(f"jaxacct.{arguments.accountant}")
     solve = room.epsilon if quantity == "epsilon" else room.delta
-    options = {"relation": asked.relation}
+    options = {"relation": composition.relation}
     if arguments.tolerance is not None:
         if arguments.accountant not in ("best", "prv"):
             raise ValueError("tolerance: only the prv accountant refines to a tolerance; leave it out.")
@@ -87,46 +109,16 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
     # Tracing makes many objects that stay alive; the search for garbage among them takes 0.1 of 1.6 seconds.
     gc.disable()
     try:
-        result = solve(asked.mechanism, asked.steps, value, **options)
+        result = solve(composition.mechanism, composition.steps, value, **options)
     finally:
         gc.enable()
-    # Rényi divergences give an upper bound alone.
-    lower, estimate, upper = None, None, result
-    if isinstance(result, ja.Bounds):
-        lower, estimate, upper = float(result.lower), float(result.estimate), result.upper
-    record = {
-        "quantity": quantity,
-        "lower": lower,
-        "estimate": estimate,
-        "upper": float(upper),
-        given: value,
-        **describe_run(asked),
-        "accountant": arguments.accountant,
-        "guarantee": GUARANTEES[arguments.accountant],
-    }
-    if record["upper"] == (math.inf if quantity == "epsilon" else 1.0):
-        record["why"] = why(asked, value if quantity == "epsilon" else 1.0)
-    _report(record, asked, given).show(arguments.json)
-    return 0
-
-
-def describe_run(run: Run) -> dict[str, Any]:
-    """Returns the part of a result that describes its run."""
-    composed = isinstance(run.steps, tuple)
-    return {
-        "mechanism": run.record,
-        "steps": [count if isinstance(count, int) else count.tolist() for count in run.steps]
-        if composed
-        else int(run.steps),
-        "relation": run.relation,
-        "group": run.group,
-        "scope": scope_of(run.relation, run.group, *(["samples as listed"] if composed else [])),
-        "version": __version__,
-    }
+    if not isinstance(result, ja.Bounds):
+        return {"lower": None, "estimate": None, "upper": float(result)}
+    return {name: float(getattr(result, name)) for name in ("lower", "estimate", "upper")}
 
 
 def facts_of_run(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns the same description as names and texts, for a table."""
+    """Returns the description of a run in a record as names and texts, for a table."""
     mechanism = record["mechanism"]
     if isinstance(mechanism, list):
         fields = [
@@ -142,21 +134,6 @@ def facts_of_run(record: dict[str, Any]) -> list[tuple[str, str]]:
 def times_of(count: Any) -> str:
     """Returns a number of runs, or a list of numbers, in words."""
     return spell_count(count, "time") if isinstance(count, int) else f"{count} times"
-
-
-def _report(record: dict[str, Any], run: Run, given: str) -> Report:
-    """Returns a result with its table, bounds rounded outward."""
-    quantity = record["quantity"]
-    bounds = [(name, record[name]) for name in ("lower", "estimate", "upper") if record[name] is not None]
-    facts = [
-        *facts_of_run(record),
-        (given, f"{record[given]:.12g}"),
-        *((f"{quantity}, {name}", round_to(name, bound)) for name, bound in bounds),
-        *([("why", record["why"])] if "why" in record else []),
-        ("accountant", f"{record['accountant']} ({record['guarantee']})"),
-        ("holds for", record["scope"]),
-    ]
-    return Report(record, facts, f"{quantity} of {run.title}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -193,52 +170,78 @@ def add_curve(commands: Any) -> None:
     command.add_argument("--out", metavar="FILE", help="the numbers in full: .npz, .csv or .json")
     command.add_argument("--plot", metavar="FILE", help="a picture: .png, .svg or .pdf")
     add_overwrite(command)
-    add_json(command)
 
 
-def run_curve(arguments: argparse.Namespace) -> int:
-    """Computes the curve, writes and prints it, and returns the exit code."""
-    from jaxacct.plot import require_matplotlib
-
-    # Files are looked at, and their folders made, before the computation and not after it.
-    out = None if arguments.out is None else file_to_write(arguments.out, (".npz", ".csv", ".json"), arguments)
-    plot = None if arguments.plot is None else file_to_write(arguments.plot, PICTURES, arguments)
-    if plot is not None:
-        require_matplotlib()
-    for path in (out, plot):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+def run_curve(arguments: argparse.Namespace) -> Report:
+    """Computes the curve, writes its files, and returns the report."""
+    out, plot = _files(arguments)
     name, at = _places(arguments)
-    asked = run_of(arguments)
-    quantity, columns = _compute("epsilon" if name == "delta" else arguments.kind, asked, at)
+    composition = run_of(arguments)
+    quantity, columns = _compute("epsilon" if name == "delta" else arguments.kind, composition, at)
     over = next(iter(columns))
-    record = {
+    record: dict[str, Any] = {
         "kind": arguments.kind,
         "quantity": quantity,
         "over": over,
         "results": {name: values.tolist() for name, values in columns.items()},
-        **describe_run(asked),
+        **composition.describe(),
         "guarantee": GUARANTEES["rdp" if arguments.kind == "renyi" else "best"],
         "out": None if out is None else str(out),
         "plot": None if plot is None else str(plot),
     }
     if quantity == "epsilon" and (infinite := columns["upper"] == float("inf")).any():
-        record["why"] = why(asked, float(columns[over][infinite].max()))
+        record["why"] = why(composition, float(columns[over][infinite].max()))
     if out is not None:
         _write(record, columns, out)
     if plot is not None:
         _draw(record, columns, plot)
-    _report_curve(record, asked, columns).show(arguments.json)
-    return 0
+    names, rows = _tabulate(quantity, over, columns)
+    count = len(columns[over])
+    rest = [f"{len(rows)} of {count}" + ("" if out else ": give --out for all")] if count > len(rows) else []
+    facts = [
+        ("what ran", composition.title),
+        *facts_of_run(record),
+        *([("why inf", record["why"])] if "why" in record else []),
+        ("report", f"the {'lower' if arguments.kind == 'tradeoff' else 'upper'} bound ({record['guarantee']})"),
+        ("holds for", record["scope"]),
+        *(("written to", str(path)) for path in filter(None, (out, plot))),
+    ]
+    return Report(record, facts, columns=(names, rows), remarks=rest)
+
+
+def _files(arguments: argparse.Namespace) -> tuple[pathlib.Path | None, pathlib.Path | None]:
+    """Returns the files of numbers and of the picture; bad names fail here, before the computation."""
+    from jaxacct.plot import require_matplotlib
+
+    out = None if arguments.out is None else file_to_write(arguments.out, (".npz", ".csv", ".json"), arguments)
+    plot = None if arguments.plot is None else file_to_write(arguments.plot, PICTURES, arguments)
+    if plot is not None:
+        require_matplotlib()
+    for path in filter(None, (out, plot)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return out, plot
+
+
+def _tabulate(quantity: str, over: str, columns: Columns) -> tuple[list[str], list[list[str]]]:
+    """Returns the names of a curve's table, and its rows at up to 21 places, evenly spread."""
+    import numpy as np
+
+    count = len(columns[over])
+    bounds = {name: values for name, values in columns.items() if name not in (over, "estimate")}
+    rows = [
+        [f"{columns[over][i]:.10g}", *(round_to(name, float(values[i])) for name, values in bounds.items())]
+        for i in np.unique(np.linspace(0, count - 1, min(count, 21)).round().astype(int))
+    ]
+    return [over, *(f"{quantity}, {name}" for name in bounds)], rows
 
 
 def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:
-    """Returns the argument by which places are given, and the places (n,); None and None for the kind's own."""
+    """Returns the argument that has places, and the places (n,); None and None for the kind's own."""
     import numpy as np
 
     from jaxacct.sweep.description import parsed
 
-    # At most one kind of place may be given, and it has to be that of the curve asked for.
+    # At most one kind of place may occur, and it has to be that of the kind of curve.
     for name, kind in KINDS.items():
         text = vars(arguments)[name]
         if text is None:
@@ -253,7 +256,7 @@ def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:
 
 
 def _compute(kind: str, run: Run, at: Any) -> tuple[str, Columns]:
-    """Returns the quantity and the columns of a kind of curve; where no places ``at`` are given, at the kind's own."""
+    """Returns the quantity and the columns of a kind of curve, at the places ``at`` or the kind's own."""
     import numpy as np
 
     from jaxacct import rdp, tradeoff
@@ -267,10 +270,10 @@ def _compute(kind: str, run: Run, at: Any) -> tuple[str, Columns]:
     if kind == "tradeoff":
         quantity, over = "false_negative_rate", "false_positive_rate"
         at = np.linspace(0.0, 1.0, 101) if at is None else at
-        found = tradeoff.curve(mechanism, steps, at, relation=relation)
+        bounds = tradeoff.curve(mechanism, steps, at, relation=relation)
     elif kind == "epsilon":
         quantity, over = "epsilon", "delta"
-        found = ja.curve(mechanism, steps, deltas=at, relation=relation)
+        bounds = ja.curve(mechanism, steps, deltas=at, relation=relation)
     else:
         quantity, over = "delta", "epsilon"
         if at is None:
@@ -280,10 +283,10 @@ def _compute(kind: str, run: Run, at: Any) -> tuple[str, Columns]:
                 raise ValueError(
                     "--epsilon is missing: no range is known for this run; give the epsilons that you want."
                 )
-            # The step has two digits, rounded up: multiples of it are printed in full. It is at least 0.001 nats.
+            # The step has two digits, rounded up: the table shows its multiples in full. It is at least 0.001 nats.
             at = np.arange(101) * float(f"{1.05 * max(last / 100, 1e-3):.1e}")
-        found = ja.curve(mechanism, steps, epsilons=at, relation=relation)
-    return quantity, {over: at, "lower": found.lower, "estimate": found.estimate, "upper": found.upper}
+        bounds = ja.curve(mechanism, steps, epsilons=at, relation=relation)
+    return quantity, {over: at, "lower": bounds.lower, "estimate": bounds.estimate, "upper": bounds.upper}
 
 
 def _write(record: dict[str, Any], columns: Columns, path: pathlib.Path) -> None:
@@ -309,51 +312,21 @@ def _draw(record: dict[str, Any], columns: Columns, path: pathlib.Path) -> None:
 
     figure = chart.own_figure()
     axes = figure.subplots()
-    run, over, quantity = _title(record), record["over"], record["quantity"]
+    steps, over, quantity = record["steps"], record["over"], record["quantity"]
+    if isinstance(steps, list):
+        label = spell_count(len(steps), "mechanism")
+    else:
+        label = ", ".join([spell_count(steps, "step"), *(f"{name} {fact}" for name, fact in facts_of_run(record))])
     bounds = {name: values[columns[over].argsort()] for name, values in columns.items()}
     at = bounds[over]
     if quantity == "delta":
-        curves.draw_profile(axes, at, bounds["lower"], bounds["upper"], run)
+        curves.draw_profile(axes, at, bounds["lower"], bounds["upper"], label)
     elif record["kind"] == "tradeoff":
-        curves.draw_tradeoff(axes, at, bounds["lower"], bounds["upper"], run)
+        curves.draw_tradeoff(axes, at, bounds["lower"], bounds["upper"], label)
     else:
         axes.set_xscale("log")
         axes.set_yscale("log" if over == "order" else "linear")
-        chart.curve(axes, at, bounds["upper"], run, bounds.get("lower"))
+        chart.curve(axes, at, bounds["upper"], label, bounds.get("lower"))
         title = "Rényi divergences, upper bounds" if over == "order" else "Privacy profile"
         chart.dress(axes, title, chart.words(over), chart.words(quantity))
     figure.savefig(path)
-
-
-def _title(record: dict[str, Any]) -> str:
-    """Returns the run in words, for the legend."""
-    steps = record["steps"]
-    if isinstance(steps, list):
-        return spell_count(len(steps), "mechanism")
-    return ", ".join([spell_count(steps, "step"), *(f"{name} {fact}" for name, fact in facts_of_run(record))])
-
-
-def _report_curve(record: dict[str, Any], run: Run, columns: Columns) -> Report:
-    """Returns a curve with up to 21 places, evenly spread, and the facts of the run."""
-    import numpy as np
-
-    over = record["over"]
-    every = len(columns[over])
-    shown = np.unique(np.linspace(0, every - 1, min(every, 21)).round().astype(int))
-    bounds = {name: values for name, values in columns.items() if name not in (over, "estimate")}
-    rows = [
-        [f"{columns[over][i]:.10g}", *(round_to(name, float(values[i])) for name, values in bounds.items())]
-        for i in shown
-    ]
-    names = [over, *(f"{record['quantity']}, {name}" for name in bounds)]
-    rest = [f"{len(shown)} of {every}" + ("" if record["out"] else ": give --out for all")]
-    protects = "lower bound" if record["kind"] == "tradeoff" else "upper bound"
-    facts = [
-        ("what ran", run.title),
-        *facts_of_run(record),
-        *([("why inf", record["why"])] if "why" in record else []),
-        ("report", f"the {protects} ({record['guarantee']})"),
-        ("holds for", record["scope"]),
-        *(("written to", record[name]) for name in ("out", "plot") if record[name]),
-    ]
-    return Report(record, facts, columns=(names, rows), remarks=rest if every > len(shown) else ())

@@ -2,7 +2,7 @@
 
 In reading order:
 
-- :data:`GUARANTEES` to :func:`print_columns`: results as text, with bounds rounded outward and no number cut.
+- :data:`GUARANTEES` to :func:`console`: reports as JSON and tables, with bounds rounded outward and no number cut.
 - :func:`why`: the reason for an infinite epsilon.
 - :class:`Parser` to :func:`file_to_write`: the parser, its one-line errors, and arguments that several commands take.
 - :class:`Run` to :func:`run_of`: a run of DP-SGD, or a composition, from the arguments.
@@ -44,7 +44,7 @@ def scope_of(relation: str, group: int = 1, sampling: str = "Poisson sampling") 
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a command: a record, which ``--json`` prints, and the same in tables.
+    """The result of a command: a record, which ``--json`` prints, the same in tables, and the exit code.
 
     Attributes:
         record: a JSON object.
@@ -52,13 +52,15 @@ class Report:
         title: that of the facts.
         columns: names, and rows of as many texts, which come first.
         remarks: lines between the two.
+        code: exit code of the command.
     """
 
-    record: Any
+    record: Any = None
     facts: Sequence[tuple[str, str]] = ()
     title: str = ""
     columns: tuple[Sequence[str], Sequence[Sequence[str]]] | None = None
     remarks: Sequence[str] = ()
+    code: int = 0
 
     def show(self, as_json: bool) -> None:
         """Prints the record as one JSON object, or the tables."""
@@ -66,11 +68,44 @@ class Report:
             print(json_files.dumps(self.record))
             return
         if self.columns is not None:
-            print_columns(*self.columns)
+            self._print_columns(*self.columns)
         for line in self.remarks:
             print(line)
         if self.facts:
-            print_facts(self.title, self.facts)
+            self._print_facts()
+
+    def _print_facts(self) -> None:
+        """Prints the facts as a table of at most 80 characters, or in lines where the terminal is too narrow."""
+        from rich.table import Table
+
+        screen = console()
+        # The frame takes 7 characters; with fewer than 24 left for its text, each fact gets lines of its own.
+        if screen.width < max(len(name) for name, _ in self.facts) + 7 + 24:
+            if self.title:
+                screen.print(self.title)
+            for name, fact in self.facts:
+                screen.print(f"{name}: {fact}", overflow="fold")
+            return
+        table = Table(show_header=False, title=self.title or None, title_justify="left", width=min(screen.width, 80))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, fact in self.facts:
+            table.add_row(name, fact)
+        screen.print(table)
+
+    def _print_columns(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Prints rows under their names, as wide as their longest words: no number is cut, and no column left out."""
+        from rich.measure import Measurement
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        for name in names:
+            table.add_column(name.replace("_", " "), justify="right", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        screen = console()
+        least = Measurement.get(screen, screen.options.update(width=10**4), table).minimum
+        (screen if least <= screen.width else console(least)).print(table)
 
 
 def round_to(name: str, value: float, digits: int = 6) -> str:
@@ -91,41 +126,6 @@ def console(width: int | None = None) -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
-def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
-    """Prints names and texts as a table of at most 80 characters, or in lines where the terminal is too narrow."""
-    from rich.table import Table
-
-    out = console()
-    # The frame takes 7 characters; with fewer than 24 left for its text, each fact gets lines of its own.
-    if out.width < max(len(name) for name, _ in facts) + 7 + 24:
-        if title:
-            out.print(title)
-        for name, fact in facts:
-            out.print(f"{name}: {fact}", overflow="fold")
-        return
-    table = Table(show_header=False, title=title or None, title_justify="left", width=min(out.width, 80))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, fact in facts:
-        table.add_row(name, fact)
-    out.print(table)
-
-
-def print_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints rows under their names, as wide as their longest words: a number is never cut, nor a column left out."""
-    from rich.measure import Measurement
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name.replace("_", " "), justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    out = console()
-    least = Measurement.get(out, out.options.update(width=10**4), table).minimum
-    (out if least <= out.width else console(least)).print(table)
-
-
 # ----------------------------------------------------------------------------------------------------
 # Reasons for an infinite upper bound on epsilon, or one of 1 on delta: always one of three.
 # ----------------------------------------------------------------------------------------------------
@@ -142,10 +142,11 @@ def why(run: Run, delta: float) -> str:
         if min(least(one.get(name, 1.0)) for name in ("noise_multiplier", "scale")) == 0:
             return f"{one['type']} without noise gives away what it is applied to: give noise above 0"
 
-    sure = ja.delta(run.mechanism, run.steps, math.inf, relation=run.relation).lower
-    if sure > (delta if delta < 1 else 0.0):
+    infinite_mass = ja.delta(run.mechanism, run.steps, math.inf, relation=run.relation).lower
+    if infinite_mass > (delta if delta < 1 else 0.0):
+        probability = round_to("lower", float(infinite_mass))
         return (
-            f"with probability {round_to('lower', float(sure))} or more an output gives away who took part, which no "
+            f"with probability {probability} or more an output gives away who took part, which no "
             "epsilon covers: give a larger delta, or a mechanism that never fails"
         )
     return (
@@ -169,19 +170,15 @@ PICTURES = (".png", ".svg", ".pdf")
 """Suffixes of picture files."""
 
 
-MOST_TEXT = 600
-"""Most characters of a message: it has to be read. Nothing but text."""
-
-
 def as_line(message: str, end: str = "") -> str:
-    r"""Returns a message as one line of at most :data:`MOST_TEXT` characters, ``end`` included.
+    r"""Returns a message as one line of at most 600 characters, ``end`` included.
 
-    What is longer loses its middle: it begins with what is wrong, and ends with what to do.
+    A longer one loses its middle: a message begins with what is wrong, and ends with what to do.
 
     >>> as_line("steps = 3\n  is out of range."), len(as_line("9" * 5000, " (jaxacct --help)"))
     ('steps = 3 is out of range.', 600)
     """
-    text, room = " ".join(message.split()), MOST_TEXT - len(end)
+    text, room = " ".join(message.split()), 600 - len(end)
     if len(text) > room:
         text = f"{text[: room - 205]} ... {text[-200:]}"
     return text + end
@@ -193,32 +190,32 @@ class Parser(argparse.ArgumentParser):
     Abbreviations of names are refused: a new argument would change what they mean.
     """
 
-    given: Sequence[str] = ()
-    _is_within = False
+    words: Sequence[str] = ()
+    _is_intermixed = False
 
     def __init__(self, **settings: Any) -> None:
-        given: dict[str, Any] = {"formatter_class": Help, "allow_abbrev": False} | settings
-        super().__init__(**given)
+        options: dict[str, Any] = {"formatter_class": Help, "allow_abbrev": False} | settings
+        super().__init__(**options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses, and refuses unknown words here, where the options of this very command are at hand to suggest.
 
         Options may stand between files and behind them; argparse alone gives a list of files the first ones only.
         """
-        if self._is_within:  # parse_known_intermixed_args calls this for the options, and then for the files
+        if self._is_intermixed:  # parse_known_intermixed_args calls this for the options, and then for the files
             return super().parse_known_args(args, namespace)
-        self.given = args or ()
+        self.words = args or ()
         if self._subparsers is not None:
-            found, rest = super().parse_known_args(args, namespace)
+            arguments, rest = super().parse_known_args(args, namespace)
         else:
-            self._is_within = True
+            self._is_intermixed = True
             try:
-                found, rest = self.parse_known_intermixed_args(args, namespace)
+                arguments, rest = self.parse_known_intermixed_args(args, namespace)
             finally:
-                self._is_within = False
+                self._is_intermixed = False
         if rest:
             self._refuse(rest[0])
-        return found, rest
+        return arguments, rest
 
     def _refuse(self, word: str) -> NoReturn:
         """Ends with an error about an unknown word: the argument of another program's name, else the nearest one."""
@@ -270,9 +267,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Ends the process with exit code 2."""
         known = [name for action in self._actions for name in action.option_strings]
-        # An unknown word is most often the cause of what argparse complains about, so it is named first.
+        # An unknown word is most often the cause of argparse's complaint, so the message names it first.
         if "required" in message or " " in self.prog:
-            for word in self.given:
+            for word in self.words:
                 if word.startswith("--") and word.partition("=")[0] not in known:
                     self._refuse(word)
         self._end(message)
@@ -297,12 +294,24 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 def new_command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int], summary: str, description: str, *examples: str
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], Report],
+    summary: str,
+    description: str,
+    *examples: str,
+    json: str = "print one JSON object instead of a table",
 ) -> argparse.ArgumentParser:
-    """Returns a new subcommand, which ``run`` carries out; ``examples`` are commands, which end its help."""
+    """Returns a new subcommand, of which ``run`` makes the report.
+
+    ``examples`` are commands, which end its help; ``json`` is the help on --json, an empty text for a command that
+    prints nothing.
+    """
     epilog = "\n  ".join(["examples:" if len(examples) > 1 else "example:", *examples])
     command: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=description, epilog=epilog)
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, json=False)
+    if json:
+        command.add_argument("--json", action="store_true", help=json)
     return command
 
 
@@ -344,11 +353,6 @@ def add_relation(command: argparse.ArgumentParser, default: str = " (default: ad
     command.add_argument("--relation", choices=get_args(Relation), help=f"neighbouring relation{default}")
 
 
-def add_json(command: argparse.ArgumentParser, what: str = "print one JSON object instead of a table") -> None:
-    """Adds the choice of JSON output."""
-    command.add_argument("--json", action="store_true", help=what)
-
-
 def add_overwrite(command: argparse.ArgumentParser, what: str = "replace files that are there") -> None:
     """Adds the permission to overwrite."""
     command.add_argument("--overwrite", action="store_true", help=what)
@@ -373,7 +377,7 @@ def file_to_write(name: str, suffixes: tuple[str, ...], arguments: argparse.Name
 
 
 class Run(NamedTuple):
-    """A composition, as the accountants take it and, in ``record``, as JSON has it."""
+    """A composition, as the accountants take it and, in ``record``, its mechanisms as JSON has them."""
 
     mechanism: Any
     steps: Any
@@ -388,6 +392,20 @@ class Run(NamedTuple):
             return spell_count(len(self.steps), "mechanism")
         return spell_count(self.steps, "step")
 
+    def describe(self) -> dict[str, Any]:
+        """Returns the part of a result's record that describes the run."""
+        composed = isinstance(self.steps, tuple)
+        return {
+            "mechanism": self.record,
+            "steps": [count if isinstance(count, int) else count.tolist() for count in self.steps]
+            if composed
+            else int(self.steps),
+            "relation": self.relation,
+            "group": self.group,
+            "scope": scope_of(self.relation, self.group, *(["samples as listed"] if composed else [])),
+            "version": ja.__version__,
+        }
+
 
 def add_rate(
     command: argparse.ArgumentParser,
@@ -400,12 +418,8 @@ def add_rate(
         "--sampling-rate", type=kind, metavar=metavar or "Q",
         help=f"probability of each example to be in a batch, a fraction in (0, 1], 64/1000 say (default {default})",
     )  # fmt: skip
-    command.add_argument(
-        "--batch-size",
-        type=kind,
-        metavar=metavar or "B",
-        help="in place of the rate: expected batches, with --examples",
-    )
+    expected = "in place of the rate: expected batches, with --examples"
+    command.add_argument("--batch-size", type=kind, metavar=metavar or "B", help=expected)
     command.add_argument("--examples", type=number, metavar="N", help="number of examples that batches are drawn from")
 
 
@@ -421,7 +435,7 @@ def add_steps(
 
 
 def add_noise(command: argparse.ArgumentParser, more: str = "") -> None:
-    """Adds the noise multiplier; ``more`` is said of it in the help."""
+    """Adds the noise multiplier; its help ends with ``more``."""
     meaning = f"standard deviation of the noise over the clipping norm{more}"
     command.add_argument("--noise-multiplier", type=number, metavar="S", help=meaning)
 
@@ -479,24 +493,33 @@ def run_of(arguments: argparse.Namespace) -> Run:
     """
     from jaxacct.mechanisms.records import record_of
 
-    rate, noise, others = rate_given(arguments), arguments.noise_multiplier, arguments.mechanism or arguments.spec
-    steps = steps_given(arguments, rate)
-    if others and noise is None and (rate, steps) != (None, None):
-        raise ValueError("--noise-multiplier is missing: a rate and steps are of a run of DP-SGD; give it, or neither.")
+    rate, noise = rate_given(arguments), arguments.noise_multiplier
+    steps, is_composed = steps_given(arguments, rate), arguments.mechanism or arguments.spec
+    if is_composed and noise is None:
+        if (rate, steps) != (None, None):
+            raise ValueError(
+                "--noise-multiplier is missing: a rate and steps are of a run of DP-SGD; give it, or neither."
+            )
+        return _composition(arguments, [])
     for name, value in (("--noise-multiplier", noise), ("--steps, or --epochs with a rate,", steps)):
-        if value is None and not (others and noise is None):
+        if value is None:
             raise ValueError(f"{name} is missing: give it, or compose by --mechanism or --spec.")
     rate, size = 1.0 if rate is None else rate, arguments.group or 1
-    if not others:
-        mechanism = ja.group(ja.PoissonSubsampledGaussian(noise, rate), size)
-        return Run(mechanism, steps, arguments.relation or "add_or_remove", size, record_of(mechanism))
-    from jaxacct import specs
+    if is_composed:
+        training = {"type": "dp-sgd", "noise_multiplier": noise, "sampling_rate": rate, "count": steps}
+        return _composition(arguments, [training])
+    mechanism = ja.group(ja.PoissonSubsampledGaussian(noise, rate), size)
+    return Run(mechanism, steps, arguments.relation or "add_or_remove", size, record_of(mechanism))
 
-    parts = [specs.part_of(text) for text in arguments.mechanism or ()]
-    if noise is not None:
-        parts.append({"type": "dp-sgd", "noise_multiplier": noise, "sampling_rate": rate, "count": steps})
-    given = [{"parts": parts}] + ([specs.read(arguments.spec)] if arguments.spec else [])
-    spec = specs.parsed(specs.combined(given, relation=arguments.relation, group=arguments.group))
+
+def _composition(arguments: argparse.Namespace, training: list[dict[str, Any]]) -> Run:
+    """Returns what --mechanism and --spec compose, with the spec's part of a run of DP-SGD, if there is one."""
+    from jaxacct import specs
+    from jaxacct.mechanisms.records import record_of
+
+    parts = [*map(specs.part_of, arguments.mechanism or ()), *training]
+    files = [specs.read(arguments.spec)] if arguments.spec else []
+    spec = specs.parsed(specs.combined([{"parts": parts}, *files], relation=arguments.relation, group=arguments.group))
     if spec.cut_probability:
         raise ValueError("--spec has a report whose batches may have been cut, which delta pays for: jaxacct certify.")
     arguments.spec_asks = {"epsilon": spec.epsilon, "delta": spec.delta}

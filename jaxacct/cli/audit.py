@@ -1,4 +1,4 @@
-"""``jaxacct audit``: an empirical lower bound on a trainer's epsilon, by canaries that are put in to be found.
+"""``jaxacct audit``: an empirical lower bound on a trainer's epsilon, by canaries among its examples.
 
 A bound above the accountant's claim refutes the trainer or the accountant; a bound below it proves nothing.
 """
@@ -11,7 +11,6 @@ from typing import Any
 from jaxacct import __version__
 from jaxacct.cli.arguments import (
     Report,
-    add_json,
     add_rate,
     add_steps,
     new_command,
@@ -63,31 +62,28 @@ def add_parser(commands: Any) -> None:
         "data accounted as Poisson samples",
     )  # fmt: skip
     command.add_argument("--seed", type=int, metavar="N", help="makes the audit repeatable (default: system entropy)")
-    add_json(command)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Audits, prints the result, and returns the exit code: 1 where the bound is above the claim."""
+def run(arguments: argparse.Namespace) -> Report:
+    """Audits, and returns the report, with exit code 1 where the bound is above the claim."""
     from jaxacct import audit  # first, as it says what to install
     from jaxacct.train import cross_entropy
     from jaxacct_recipes import Linear
 
-    given = {name: vars(arguments)[name] for name in DEFAULTS}
+    fields = {name: vars(arguments)[name] for name in DEFAULTS}
     rate = rate_given(arguments)
-    given["sampling_rate"] = DEFAULTS["sampling_rate"][0] if rate is None else rate
+    fields["sampling_rate"] = DEFAULTS["sampling_rate"][0] if rate is None else rate
     steps = steps_given(arguments, rate)
-    given["steps"] = DEFAULTS["steps"][0] if steps is None else int(steps) if steps % 1 == 0 else steps
-    settings = audit.AuditSettings(**given)
+    fields["steps"] = DEFAULTS["steps"][0] if steps is None else int(steps) if steps % 1 == 0 else steps
+    settings = audit.AuditSettings(**fields)
     if arguments.seed is not None and arguments.seed < 0:
         raise ValueError(f"seed = {arguments.seed} is out of range: give a whole number of at least 0.")
     from flax import nnx
 
     inputs, labels, classes = _examples(arguments.dataset)
     model = Linear(inputs.shape[1:], classes, rngs=nnx.Rngs(0))
-    found = audit.run(model, cross_entropy, (inputs, labels), settings, fault=arguments.fault, seed=arguments.seed)
-    record = _record(arguments, found, len(labels))
-    _report(record).show(arguments.json)
-    return 1 if found.exceeded else 0
+    result = audit.run(model, cross_entropy, (inputs, labels), settings, fault=arguments.fault, seed=arguments.seed)
+    return _report(arguments, result, len(labels))
 
 
 def _examples(name: str) -> tuple[Any, Any, int]:
@@ -104,18 +100,18 @@ def _examples(name: str) -> tuple[Any, Any, int]:
     return inputs, np.argmax(inputs[:, :4], axis=1).astype(np.int32), 4
 
 
-def _record(arguments: argparse.Namespace, found: Any, examples: int) -> dict[str, Any]:
-    """Returns the result as JSON has it."""
-    settings = found.settings
-    return {
-        "claim": found.claim,
-        "lower_bound": found.epsilon,
-        "exceeded": found.exceeded,
-        "p_value": found.p_value,
-        "refuted_noise_multiplier": found.noise_multiplier,
-        "lower_bound_any_mechanism": found.epsilon_of_any_mechanism,
-        "mu_lower_bound": found.mu,
-        "correct": list(found.correct),
+def _report(arguments: argparse.Namespace, result: Any, examples: int) -> Report:
+    """Returns the report on an audit whose other examples are so many."""
+    settings = result.settings
+    record: dict[str, Any] = {
+        "claim": result.claim,
+        "lower_bound": result.epsilon,
+        "exceeded": result.exceeded,
+        "p_value": result.p_value,
+        "refuted_noise_multiplier": result.noise_multiplier,
+        "lower_bound_any_mechanism": result.epsilon_of_any_mechanism,
+        "mu_lower_bound": result.mu,
+        "correct": list(result.correct),
         **{name: vars(settings)[name] for name in DEFAULTS},
         "dataset": arguments.dataset,
         "examples": examples,
@@ -125,35 +121,24 @@ def _record(arguments: argparse.Namespace, found: Any, examples: int) -> dict[st
         "assumes nothing",
         "version": __version__,
     }
-
-
-def _report(record: dict[str, Any]) -> Report:
-    """Returns the result with its table."""
-    broken = f"; broken: {record['break']}" if record["break"] else ""
-    right = ", ".join(map(str, record["correct"]))
+    steps, runs = spell_count(settings.steps, "step"), spell_count(settings.runs, "run")
+    fault = f"; broken: {arguments.fault}" if arguments.fault else ""
+    verdict = "no contradiction: the bound is below the claim, which is no proof of it"
+    if result.exceeded:
+        verdict = "the claim is refuted: trainer or accountant is broken"
     facts = [
         (
             "trainer",
-            f"{spell_count(record['steps'], 'step')}, sampling rate {record['sampling_rate']:g}, noise multiplier "
-            f"{record['noise_multiplier']:g}{broken}",
+            f"{steps}, sampling rate {settings.sampling_rate:g}, noise multiplier {settings.noise_multiplier:g}{fault}",
         ),
-        (
-            "canaries",
-            f"{record['canaries']} beside {spell_count(record['examples'], 'example')}, "
-            f"{spell_count(record['runs'], 'run')}",
-        ),
-        ("right guesses", f"{right} of {record['guesses']}"),
-        ("epsilon, claimed", f"{round_to('upper', record['claim'])} at delta {round_to('upper', record['delta'])}"),
-        ("epsilon, lower bound", round_to("lower", record["lower_bound"])),
-        ("the same, any mechanism", round_to("lower", record["lower_bound_any_mechanism"])),
-        ("mu of GDP, lower bound", round_to("lower", record["mu_lower_bound"], 3)),
-        ("p-value of the claim", round_to("upper", record["p_value"], 3)),
-        (
-            "verdict",
-            "the claim is refuted: trainer or accountant is broken"
-            if record["exceeded"]
-            else "no contradiction: the bound is below the claim, which is no proof of it",
-        ),
+        ("canaries", f"{settings.canaries} beside {spell_count(examples, 'example')}, {runs}"),
+        ("right guesses", f"{', '.join(map(str, result.correct))} of {settings.guesses}"),
+        ("epsilon, claimed", f"{round_to('upper', result.claim)} at delta {round_to('upper', settings.delta)}"),
+        ("epsilon, lower bound", round_to("lower", result.epsilon)),
+        ("the same, any mechanism", round_to("lower", result.epsilon_of_any_mechanism)),
+        ("mu of GDP, lower bound", round_to("lower", result.mu, 3)),
+        ("p-value of the claim", round_to("upper", result.p_value, 3)),
+        ("verdict", verdict),
         ("guarantee", record["guarantee"]),
     ]
-    return Report(record, facts, "audit by gradient canaries")
+    return Report(record, facts, "audit by gradient canaries", code=int(result.exceeded))

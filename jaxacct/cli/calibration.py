@@ -20,7 +20,6 @@ from jaxacct.cli.arguments import (
     GUARANTEES,
     Report,
     add_group,
-    add_json,
     add_noise,
     add_rate,
     add_relation,
@@ -79,11 +78,10 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--spec", metavar="FILE", help="composed beside it: what jaxacct certify takes")
     add_relation(command)
     add_group(command)
-    add_json(command)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Finds the setting that was asked for, prints it, and returns the exit code."""
+def run(arguments: argparse.Namespace) -> Report:
+    """Finds the setting that was asked for, and returns the report on it."""
     from jaxacct.calibrate import Status
 
     find = _of_composition if arguments.mechanism or arguments.spec else _of_training
@@ -107,8 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         "guarantee": GUARANTEES["prv"],
         "version": __version__,
     }
-    _report(record).show(arguments.json)
-    return 0
+    return _report(record)
 
 
 def _of_training(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, float], Any]:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container
 from typing import Any, get_args
 
 from jaxacct import __version__
@@ -20,7 +20,6 @@ from jaxacct.cli.arguments import (
     PICTURES,
     Elsewhere,
     Report,
-    add_json,
     add_overwrite,
     add_rate,
     add_relation,
@@ -39,10 +38,10 @@ AXES = {
     "delta": "asks for epsilon; with --epsilon, and without noise, for the least noise multiplier",
     "epsilon": "asks for delta",
 }
-"""Axes of a sweep beside sampling rate and steps: the help's text."""
+"""Axes of a sweep other than sampling rate and steps: the help's text."""
 
 SETTINGS = (*AXES, "sampling_rate", "steps")
-"""All axes of a sweep; ``best`` can be limited to ranges of them."""
+"""All axes of a sweep; ``best`` takes ranges of them."""
 
 MECHANISMS = (
     "PoissonSubsampledGaussian", "Gaussian", "GaussianWithoutReplacement", "DiscreteGaussian", "Laplace",
@@ -63,6 +62,7 @@ def add_parser(commands: Any) -> None:
         "jaxacct sweep --epsilon 1,3,8 --delta 1e-5 --sampling-rate 0.01 --steps 1000",
         "jaxacct sweep --noise-multiplier 0.5:8:64:log --sampling-rate 1e-4:0.1:64:log "
         "--steps 100,1000,10000 --delta 1e-5 --out grid --shard 3/8",
+        json="print one JSON object; with the results, without --out",
     )  # fmt: skip
     for name, meaning in AXES.items():
         command.add_argument(f"--{name.replace('_', '-')}", metavar="VALUES", help=meaning)
@@ -89,7 +89,6 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     add_relation(command)
     command.add_argument("--tolerance", type=number, metavar="T", help="relative gap that these aim at")
-    add_json(command, "print one JSON object; with the results, without --out")
     command.add_argument("--devices", type=int, metavar="N", help="CPU devices to compute on (default: all cores)")
     group = command.add_argument_group("results on disk")
     group.add_argument("--out", metavar="FOLDER", help="folder of the results, a Zarr store")
@@ -106,8 +105,8 @@ def add_parser(commands: Any) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Sweeps, writes and prints the results, and returns the exit code."""
+def run(arguments: argparse.Namespace) -> Report:
+    """Sweeps, and returns the report, with the first entries; it reads only the parts that hold these."""
     from jaxacct.sweep.compute import sweep
     from jaxacct.sweep.description import quantity_of
 
@@ -116,41 +115,57 @@ def run(arguments: argparse.Namespace) -> int:
     how = {name: vars(arguments)[name] for name in ("mode", "tolerance", "arithmetic")}
     quantity = quantity_of(_quantity(settings.values), relation=arguments.relation or "add_or_remove", **how)
     quantity.check(settings)
-    out = None if arguments.out is None else pathlib.Path(arguments.out)
-    if out is not None and out.suffix in (".npz", ".csv", ".json", ".parquet"):
-        raise ValueError(
-            f"--out {out}: results go to a folder: give --out {out.with_suffix('')}, then jaxacct sweep export "
-            f"{out.with_suffix('')} FILE."
-        )
-    shard = None if arguments.shard is None else _shard(arguments.shard)
-    if out is not None and shard is not None:
-        out = out.with_name(f"{out.name}-{shard[0]}-of-{shard[1]}")
+    out, shard = _out_and_shard(arguments)
     _use_all_cores(arguments.devices)
-    kept = {name: vars(arguments)[name] for name in ("resume", "overwrite", "chunk")}
+    storage = {name: vars(arguments)[name] for name in ("resume", "overwrite", "chunk")}
     try:
-        found = sweep(quantity, settings, out=out, shard=shard, **kept)
+        results = sweep(quantity, settings, out=out, shard=shard, **storage)
     except KeyboardInterrupt:
         if out is not None:
             raise KeyboardInterrupt(f"finished parts are kept in {out}: give --resume to go on") from None
         raise
-    record = describe_sweep(found, out) | {"seconds": time.monotonic() - start}
-    results = {"results": found.as_dict()["results"]} if arguments.json and out is None else {}
-    _report(record | results, found).show(arguments.json)
-    return 0
+    seconds = time.monotonic() - start
+    record = describe_sweep(results, out) | {"seconds": seconds}
+    first: dict[str, list[Any]] = {}
+    shown = 20
+    for piece in results.pieces():
+        first = {name: (first.get(name, []) + values[:shown].tolist())[:shown] for name, values in piece.items()}
+        if len(first["upper"]) == shown:
+            break
+    entries = record["counts"]["entries"]
+    columns, remarks = list_entries(results, first)
+    if entries > shown:
+        remarks += [f"... {entries - shown:,} more" + ("" if out else ": give --out for all")]
+    facts = facts_of_sweep(record, f" in {seconds:.1f} s, {entries / seconds:,.0f} a second")
+    if arguments.json and out is None:
+        record["results"] = results.as_dict()["results"]
+    return Report(record, facts, columns=columns, remarks=remarks)
 
 
-def _shard(text: str) -> tuple[int, int]:
-    """Returns the part's number and the number of parts that I/N gives."""
-    index, slash, count = text.partition("/")
-    if not slash or not index.isdecimal() or not count.isdecimal():
-        raise ValueError(f"shard = {text!r} is not understood: give the part's number and how many there are, 0/8.")
-    return int(index), int(count)
+def _out_and_shard(arguments: argparse.Namespace) -> tuple[pathlib.Path | None, tuple[int, int] | None]:
+    """Returns the folder of results, a shard's own one, with the shard's number and the number of shards."""
+    out, shard = None, None
+    if arguments.out is not None:
+        out = pathlib.Path(arguments.out)
+        if out.suffix in (".npz", ".csv", ".json", ".parquet"):
+            folder = out.with_suffix("")
+            raise ValueError(
+                f"--out {out}: results go to a folder: give --out {folder}, then jaxacct sweep export {folder} FILE."
+            )
+    if arguments.shard is not None:
+        index, slash, count = arguments.shard.partition("/")
+        if not slash or not index.isdecimal() or not count.isdecimal():
+            raise ValueError(
+                f"shard = {arguments.shard!r} is not understood: give the part's number and how many there are, 0/8."
+            )
+        shard = int(index), int(count)
+        if out is not None:
+            out = out.with_name(f"{out.name}-{shard[0]}-of-{shard[1]}")
+    return out, shard
 
 
 def _settings(arguments: argparse.Namespace) -> Any:
-    """Returns the settings of the arguments: a grid, or rows; batches and epochs become rates and steps."""
-    import numpy as np
-
+    """Returns the settings of the arguments: a grid, or rows."""
     from jaxacct import validation
     from jaxacct.mechanisms.records import KINDS
     from jaxacct.sweep import grid, read_columns, rows
@@ -160,25 +175,42 @@ def _settings(arguments: argparse.Namespace) -> Any:
     for name in names:
         validation.check_one_of(name, "mechanism", MECHANISMS)
     classes = [KINDS[name] for name in names]
-    given = {name: vars(arguments)[name] for name in SETTINGS}
-    axes = {name: parsed(text, name, whole=name == "steps") for name, text in given.items() if text is not None}
-    if arguments.batch_size is not None or arguments.examples is not None:
-        if arguments.batch_size is None or arguments.examples is None or "sampling_rate" in axes:
-            raise ValueError("--batch-size and --examples go together, in place of --sampling-rate: give both.")
-        batches = parsed(arguments.batch_size, "batch_size")
-        axes["sampling_rate"] = _each(lambda batch: rate_of(batch, arguments.examples), batches)
+    texts = {name: vars(arguments)[name] for name in SETTINGS}
+    axes = {name: parsed(text, name, integers=name == "steps") for name, text in texts.items() if text is not None}
+    _add_rates(axes, arguments)
     if arguments.rows:
         columns = read_columns(arguments.rows)
         if twice := sorted(columns.keys() & axes.keys()):
             raise ValueError(f"--rows {arguments.rows} has a column {twice[0]}, which is given as well: leave one out.")
         axes = columns | axes
     if arguments.epochs is not None:
-        rate = axes.get("sampling_rate")
-        if "steps" in axes or rate is None or np.ndim(rate):
-            raise ValueError("--epochs stands in for --steps at one sampling rate: give a single one, or --steps.")
-        axes["steps"] = _each(lambda epochs: steps_of(epochs, float(rate)), parsed(arguments.epochs, "epochs"))
+        _add_steps(axes, arguments)
     layout = grid if arguments.rows is None else rows
     return layout(classes[0] if len(classes) == 1 else classes, **axes)
+
+
+def _add_rates(axes: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Adds the sampling rates of batch sizes to the axes, where the arguments have them."""
+    from jaxacct.sweep.description import parsed
+
+    if arguments.batch_size is None and arguments.examples is None:
+        return
+    if arguments.batch_size is None or arguments.examples is None or "sampling_rate" in axes:
+        raise ValueError("--batch-size and --examples go together, in place of --sampling-rate: give both.")
+    batches = parsed(arguments.batch_size, "batch_size")
+    axes["sampling_rate"] = _each(lambda batch: rate_of(batch, arguments.examples), batches)
+
+
+def _add_steps(axes: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Adds the steps of epochs to the axes."""
+    import numpy as np
+
+    from jaxacct.sweep.description import parsed
+
+    rate = axes.get("sampling_rate")
+    if "steps" in axes or rate is None or np.ndim(rate):
+        raise ValueError("--epochs stands in for --steps at one sampling rate: give a single one, or --steps.")
+    axes["steps"] = _each(lambda epochs: steps_of(epochs, float(rate)), parsed(arguments.epochs, "epochs"))
 
 
 def _each(function: Callable[[float], float], values: Any) -> Any:
@@ -188,17 +220,14 @@ def _each(function: Callable[[float], float], values: Any) -> Any:
     return np.array([function(float(value)) for value in values]) if np.ndim(values) else function(float(values))
 
 
-def _quantity(given: dict[str, Any]) -> str:
-    """Returns the quantity that is looked for, the one that is not given."""
-    if "delta" not in given and "epsilon" not in given:
+def _quantity(names: Container[str]) -> str:
+    """Returns the quantity that the sweep looks for, the one that no setting has."""
+    missing = [name for name in ("delta", "epsilon", "noise_multiplier") if name not in names]
+    if missing[:2] == ["delta", "epsilon"]:
         raise ValueError("--delta is missing: give it for epsilon, --epsilon for delta, or both for the least noise.")
-    if "delta" not in given:
-        return "delta"
-    if "epsilon" not in given:
-        return "epsilon"
-    if "noise_multiplier" in given:
+    if not missing:
         raise ValueError("--noise-multiplier, --delta and --epsilon are all given: leave out what is looked for.")
-    return "noise_multiplier"
+    return missing[0]
 
 
 def _use_all_cores(devices: int | None) -> None:
@@ -214,21 +243,6 @@ def _use_all_cores(devices: int | None) -> None:
     devices = validation.check_whole(devices, "devices", 1, 4096, "a number of devices")
     with contextlib.suppress(RuntimeError):  # a process that has computed already keeps its devices
         jax.config.update("jax_num_cpu_devices", devices)
-
-
-def _report(record: dict[str, Any], found: Any) -> Report:
-    """Returns the first entries and a summary; only the parts that hold these entries are read."""
-    first: dict[str, list[Any]] = {}
-    shown = 20
-    for piece in found.pieces():
-        first = {name: (first.get(name, []) + values[:shown].tolist())[:shown] for name, values in piece.items()}
-        if len(first["upper"]) == shown:
-            break
-    counts, seconds, remarks = record["counts"], record["seconds"], _explain_inf(first)
-    if counts["entries"] > shown:
-        remarks += [f"... {counts['entries'] - shown:,} more" + ("" if record["out"] else ": give --out for all")]
-    facts = facts_of_sweep(record, f" in {seconds:.1f} s, {counts['entries'] / seconds:,.0f} a second")
-    return Report(record, facts, columns=list_entries(found, first), remarks=remarks)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -248,7 +262,6 @@ def add_parsers(commands: Any) -> None:
         "folder", metavar="FOLDER", help="the whole sweep: new, or left by a merge that was interrupted"
     )
     command.add_argument("shards", metavar="SHARD", nargs="+", help="the folders of all shards")
-    add_json(command)
 
     command = new_command(
         commands, "best", best, "the best settings for a budget",
@@ -267,13 +280,12 @@ def add_parsers(commands: Any) -> None:
         shown = limits if name == "steps" else argparse.SUPPRESS
         command.add_argument(f"--{name.replace('_', '-')}-min", type=number, metavar="X", help=shown)
         command.add_argument(f"--{name.replace('_', '-')}-max", type=number, metavar="X", help=argparse.SUPPRESS)
-    add_json(command)
 
     command = new_command(
         commands, "export", export, "a file for others: .csv, .parquet or .json",
         "A line for each entry (.csv, .parquet), made chunk by chunk, or one JSON object. Readers of Zarr "
         "need no export: the folder is a Zarr store.",
-        "jaxacct sweep export grid grid.parquet",
+        "jaxacct sweep export grid grid.parquet", json="",
     )  # fmt: skip
     command.add_argument("folder", metavar="FOLDER", help="folder of the results")
     command.add_argument("file", metavar="FILE", help="file to write; the suffix says the format")
@@ -283,7 +295,7 @@ def add_parsers(commands: Any) -> None:
         commands, "plot", plot, "a picture over one or two axes",
         "A map of the upper bound over two axes, or a curve over one, of at most 256 values each: "
         "every number drawn is one of the sweep's.",
-        "jaxacct sweep plot grid grid.png --at steps=1000",
+        "jaxacct sweep plot grid grid.png --at steps=1000", json="",
     )  # fmt: skip
     command.add_argument("folder", metavar="FOLDER", help="folder of the results")
     command.add_argument("file", metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}")
@@ -291,70 +303,63 @@ def add_parsers(commands: Any) -> None:
     add_overwrite(command)
 
 
-def merge(arguments: argparse.Namespace) -> int:
-    """Merges shards, prints a summary, and returns the exit code."""
+def merge(arguments: argparse.Namespace) -> Report:
+    """Merges shards, and returns the report on the sweep."""
     from jaxacct.sweep import merge
 
-    found = merge(arguments.folder, arguments.shards)
-    record = describe_sweep(found, arguments.folder)
-    Report(record, facts_of_sweep(record)).show(arguments.json)
-    return 0
+    record = describe_sweep(merge(arguments.folder, arguments.shards), arguments.folder)
+    return Report(record, facts_of_sweep(record))
 
 
-def best(arguments: argparse.Namespace) -> int:
-    """Finds the best settings, prints them, and returns the exit code."""
+def best(arguments: argparse.Namespace) -> Report:
+    """Returns the report on the best settings."""
     from jaxacct.sweep import load
 
-    found = load(arguments.folder)
-    budget, other = ("delta", "epsilon") if found.quantity == "delta" else ("epsilon", "delta")
-    given = vars(arguments)
-    if given[budget] is None or given[other] is not None:
+    results = load(arguments.folder)
+    budget, other = ("delta", "epsilon") if results.quantity == "delta" else ("epsilon", "delta")
+    options = vars(arguments)
+    if options[budget] is None or options[other] is not None:
         raise ValueError(
-            f"{arguments.folder} is a sweep for {found.quantity}: give --{budget}, the budget, and not --{other}."
+            f"{arguments.folder} is a sweep for {results.quantity}: give --{budget}, the budget, and not --{other}."
         )
-    limits = {name: (given[f"{name}_min"], given[f"{name}_max"]) for name in SETTINGS}
+    limits = {name: (options[f"{name}_min"], options[f"{name}_max"]) for name in SETTINGS}
     ranges = {name: limit for name, limit in limits.items() if limit != (None, None)}
-    entries = found.best(given[budget], least=arguments.least, most=arguments.most, count=arguments.count, **ranges)
+    entries = results.best(options[budget], least=arguments.least, most=arguments.most, count=arguments.count, **ranges)
     columns = {name: values.tolist() for name, values in entries.items()}
-    about = {
-        name: value for name, value in describe_sweep(found, arguments.folder).items() if name not in ("counts", "axes")
-    }
-
-    record = about | {"results": columns}
-    if columns:
-        report = Report(record, columns=list_entries(found, columns), remarks=_explain_inf(columns))
-    else:
-        report = Report(record, remarks=["none: no entry within the budget and the ranges."])
-    report.show(arguments.json)
-    return 0
+    record = describe_sweep(results, arguments.folder) | {"results": columns}
+    del record["counts"], record["axes"]
+    if not columns:
+        return Report(record, remarks=["none: no entry within the budget and the ranges."])
+    table, remarks = list_entries(results, columns)
+    return Report(record, columns=table, remarks=remarks)
 
 
-def export(arguments: argparse.Namespace) -> int:
-    """Writes the results to a file, and returns the exit code."""
+def export(arguments: argparse.Namespace) -> Report:
+    """Writes the results to a file."""
     from jaxacct.sweep import load
-    from jaxacct.sweep.result import SUFFIXES
+    from jaxacct.sweep.result import WRITERS
 
-    path = file_to_write(arguments.file, SUFFIXES, arguments)
+    path = file_to_write(arguments.file, tuple(WRITERS), arguments)
     load(arguments.folder).save(path)
-    return 0
+    return Report()
 
 
-def plot(arguments: argparse.Namespace) -> int:
-    """Draws the results, and returns the exit code."""
+def plot(arguments: argparse.Namespace) -> Report:
+    """Draws the results."""
     from jaxacct import plot as plots
     from jaxacct.plot.chart import own_figure
     from jaxacct.sweep import load
 
     figure = own_figure()
     path = file_to_write(arguments.file, PICTURES, arguments)
-    found, at = load(arguments.folder), dict(_parse_fixed(text) for text in arguments.at)
-    free = [name for name, values in found.axes.items() if len(values) > 1 and name not in at]
+    results, fixed = load(arguments.folder), dict(_parse_fixed(text) for text in arguments.at)
+    free = [name for name, values in results.axes.items() if len(values) > 1 and name not in fixed]
     if len(free) > 2:
         raise ValueError(f"a picture has one or two axes, and here are {', '.join(free)}: fix others by --at.")
-    plots.sweep(found, axes=figure.subplots(), **at)
+    plots.sweep(results, axes=figure.subplots(), **fixed)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
-    return 0
+    return Report()
 
 
 def _parse_fixed(text: str) -> tuple[str, float | str]:
@@ -365,19 +370,19 @@ def _parse_fixed(text: str) -> tuple[str, float | str]:
     return name.replace("-", "_"), value if name == "mechanism" else float(value)
 
 
-def describe_sweep(found: Any, out: Any) -> dict[str, Any]:
+def describe_sweep(results: Any, out: Any) -> dict[str, Any]:
     """Returns the description of a sweep as JSON has it, without its results and the time it took."""
     from jaxacct.sweep.description import question_of
 
-    shows_axes = out is None or found.layout == "grid"
+    shows_axes = out is None or results.layout == "grid"
     return {
-        **question_of(found),
-        "axes": {name: values.tolist() for name, values in found.axes.items()} if shows_axes else {},
-        "shape": list(found.shape),
-        "counts": found.counts(),
+        **question_of(results),
+        "axes": {name: values.tolist() for name, values in results.axes.items()} if shows_axes else {},
+        "shape": list(results.shape),
+        "counts": results.counts(),
         "out": None if out is None else str(out),
-        "guarantee": GUARANTEES["saddlepoint" if found.mode == "saddlepoint" else "best"],
-        "scope": scope_of(found.relation),
+        "guarantee": GUARANTEES["saddlepoint" if results.mode == "saddlepoint" else "best"],
+        "scope": scope_of(results.relation),
         "version": __version__,
     }
 
@@ -394,24 +399,20 @@ def facts_of_sweep(record: dict[str, Any], pace: str = "") -> list[tuple[str, st
     ]
 
 
-def list_entries(found: Any, columns: dict[str, list[Any]]) -> tuple[list[str], list[Sequence[str]]]:
-    """Returns names and rows of entries, given by column: the settings that vary, and the bounds rounded outward."""
-    names = [*found.columns, *(name for name in found.results if name not in ("estimate", "converged"))]
-    cells = [[_cell(name, value, found.columns) for value in columns[name]] for name in names]
-    return names, list(zip(*cells, strict=True))
+def list_entries(
+    results: Any, columns: dict[str, list[Any]]
+) -> tuple[tuple[list[str], list[tuple[str, ...]]], list[str]]:
+    """Returns names and rows of entries, the settings that vary and the bounds, and a line on infinite ones."""
+    names = [*results.columns, *(name for name in results.results if name not in ("estimate", "converged"))]
 
+    def cell(name: str, value: Any) -> str:
+        """Returns a value as text: a setting as it is, a bound or a least noise rounded to its safe side."""
+        if isinstance(value, str):
+            return value
+        if name in results.columns:
+            return f"{value:.10g}"
+        return round_to("upper" if name in ("upper", "noise_multiplier") else name, value)
 
-def _explain_inf(columns: dict[str, list[Any]]) -> list[str]:
-    """Returns a line on infinite bounds, where there are some."""
-    if all(value < float("inf") for value in columns["upper"]):
-        return []
-    return ["inf: no noise, failures more likely than delta, or no bound is known: jaxacct epsilon says which"]
-
-
-def _cell(name: str, value: Any, settings: Any) -> str:
-    """Returns a value as text: a setting as it is, a bound or a least noise rounded to its safe side."""
-    if isinstance(value, str):
-        return value
-    if name in settings:
-        return f"{value:.10g}"
-    return round_to("upper" if name in ("upper", "noise_multiplier") else name, value)
+    rows = [*zip(*([cell(name, value) for value in columns[name]] for name in names), strict=True)]
+    remark = "inf: no noise, failures more likely than delta, or no bound is known: jaxacct epsilon says which"
+    return (names, rows), [] if all(value < float("inf") for value in columns["upper"]) else [remark]

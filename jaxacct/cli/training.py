@@ -16,7 +16,6 @@ from jaxacct import json_files
 from jaxacct.cli.arguments import (
     Elsewhere,
     Report,
-    add_json,
     add_noise,
     add_overwrite,
     new_command,
@@ -43,6 +42,7 @@ def add_parser(commands: Any) -> None:
         "jaxacct train --dataset digits --epsilon 3 --delta 1e-5",
         "jaxacct train --dataset mnist --data-dir data/mnist --checkpoint-every 100 --out runs/kept",
         "jaxacct train --data table.csv --label y --classes no,yes --bounds age=0:120 --categories sex=F,M",
+        json="print the report as one JSON object instead of a table",
     )  # fmt: skip
     command.add_argument("--dataset", choices=DATASETS, help="default: digits, which needs no files")
     command.add_argument("--data-dir", metavar="DIR", help="folder of the data set's files")
@@ -83,7 +83,6 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--out", metavar="DIR", help="where to write (default runs/DATASET)")
     stays = "what it released of the same data stays spent, and both budgets add up"
     add_overwrite(command, f"delete the run that DIR holds; {stays}")
-    add_json(command, "print the report as one JSON object instead of a table")
     _add_tables(command)
     _add_policies(command.add_argument_group("what the steps spend"))
     kept = command.add_argument_group("checkpoints", "in DIR/checkpoints, which holds the run's key: keep it private")
@@ -113,8 +112,8 @@ def _add_policies(group: Any) -> None:
     )  # fmt: skip
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Trains, writes the report and the picture, prints the result, and returns the exit code."""
+def run(arguments: argparse.Namespace) -> Report:
+    """Trains, writes the run's report and picture, and returns the command's report."""
     from jaxacct.train import build_report
 
     folder, keeper = _folder_of(arguments)
@@ -136,8 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
                 keeper.close()
     report = build_report(trainer, history, config)
     _write(trainer, dataset, report, folder)
-    _report(report, folder).show(arguments.json)
-    return 0
+    return _report(report, folder)
 
 
 def _folder_of(arguments: argparse.Namespace) -> tuple[pathlib.Path, Any]:

@@ -17,7 +17,6 @@ from jaxacct import __version__, json_files
 from jaxacct.choices import Relation
 from jaxacct.cli.arguments import (
     Report,
-    add_json,
     add_overwrite,
     add_relation,
     count,
@@ -31,14 +30,14 @@ CODES = {"PROVED": 0, "REFUTED": 3, "UNDECIDED": 4}
 """Exit codes, by verdict."""
 
 JUDGED = {"epsilon": "delta", "delta": "epsilon"}
-"""Quantities that can be judged, with the quantity that each is given at."""
+"""Quantities that can be judged, with the quantity that is known of each."""
 
 
 class Claim(NamedTuple):
-    """A claimed bracket, with the quantity and the composition that it is claimed for."""
+    """A claimed bracket, with its quantity, the delta or epsilon that is ``known`` of it, and its composition."""
 
     quantity: str
-    given: float
+    known: float
     lower: float
     upper: float
     mechanism: Any
@@ -56,45 +55,36 @@ def add_parser(commands: Any) -> None:
         "jaxacct verify claim.json", "jaxacct verify claim.json --json",
     )  # fmt: skip
     command.add_argument("file", metavar="FILE", help="what a command wrote with --json; - for standard input")
-    add_json(command)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Judges the claims of a file, prints the verdicts, and returns the exit code."""
+def run(arguments: argparse.Namespace) -> Report:
+    """Judges the claims of a file, and returns the report on the verdicts; the worst one decides the exit code."""
     from jaxacct import verify
-
-    found = list(read_claims(read(arguments.file)))
-    if not found:
-        raise ValueError(f"{arguments.file} claims nothing: give a record with at least one bracket.")
-    judges = {"epsilon": verify.epsilon, "delta": verify.delta}
     from jaxacct.verify.border import states_less
 
-    verdicts = []
-    # Each claim is judged by itself. What cannot be judged is undecided, and the others go on.
-    for claim in found:
+    claims = list(read_claims(read(arguments.file)))
+    if not claims:
+        raise ValueError(f"{arguments.file} claims nothing: give a record with at least one bracket.")
+    judges = {"epsilon": verify.epsilon, "delta": verify.delta}
+    verdicts: list[dict[str, Any]] = []
+    # A claim that the referee cannot judge is undecided, and the others go on.
+    for claim in claims:
         bracket = 0.0 if states_less(claim.mechanism) else claim.lower, claim.upper
         try:
             verdict = judges[claim.quantity](
-                claim.mechanism, claim.steps, claim.given, bracket, relation=claim.relation
+                claim.mechanism, claim.steps, claim.known, bracket, relation=claim.relation
             )
         except (TypeError, OverflowError) as error:
             raise ValueError(f"{arguments.file} has a value of a wrong type: {error}") from None
         verdicts.append({
-            "quantity": claim.quantity, "given": claim.given, "lower": claim.lower, "upper": claim.upper,
+            "quantity": claim.quantity, "given": claim.known, "lower": claim.lower, "upper": claim.upper,
             "status": verdict.status.value, "truth": list(verdict.truth), "reason": verdict.reason,
         })  # fmt: skip
     statuses = [str(verdict["status"]) for verdict in verdicts]
     status = max(statuses, key=("PROVED", "UNDECIDED", "REFUTED").index)  # that of the worst
     counts = {name.lower(): statuses.count(name) for name in CODES}
     record = {"status": status, "counts": counts, "claims": verdicts, "version": __version__}
-    _report(record, found).show(arguments.json)
-    return CODES[status]
-
-
-def _report(record: dict[str, Any], found: list[Claim]) -> Report:
-    """Returns one verdict with a table of facts, or several as rows."""
-    status, verdicts = record["status"], record["claims"]
-    if len(found) > 1:
+    if len(claims) > 1:
         names = ["quantity", "given", "lower", "upper", "status"]
         rows = [[_show(name, verdict[name]) for name in names] for verdict in verdicts]
         reasons = [
@@ -102,16 +92,16 @@ def _report(record: dict[str, Any], found: list[Claim]) -> Report:
             for verdict in verdicts
             if verdict["status"] != "PROVED"
         ]
-        return Report(record, columns=(names, rows), remarks=[*reasons, status])
-    (claim,), (verdict,) = found, verdicts
+        return Report(record, columns=(names, rows), remarks=[*reasons, status], code=CODES[status])
+    (claim,), (entry,) = claims, verdicts
     facts = [
-        (JUDGED[claim.quantity], f"{claim.given:.12g}"),
+        (JUDGED[claim.quantity], f"{claim.known:.12g}"),
         ("claimed", f"{claim.lower!r} to {claim.upper!r}"),
-        ("truth", f"{verdict['truth'][0]!r} to {verdict['truth'][1]!r}"),
-        ("verdict", f"{status}: {verdict['reason']}"),
+        ("truth", f"{entry['truth'][0]!r} to {entry['truth'][1]!r}"),
+        ("verdict", f"{status}: {entry['reason']}"),
     ]
     of = spell_count(claim.steps, "step") if isinstance(claim.steps, (int, float)) else f"steps {claim.steps}"
-    return Report(record, facts, f"{claim.quantity} of {of}")
+    return Report(record, facts, f"{claim.quantity} of {of}", code=CODES[status])
 
 
 def _show(name: str, value: Any) -> str:
@@ -157,14 +147,14 @@ def read_claims(record: dict[str, Any]) -> Iterator[Claim]:
 
 
 def _of(quantity: str, rows: list[dict[str, Any]], mechanism: Any, record: dict[str, Any]) -> Iterator[Claim]:
-    """Yields the claims of rows with bounds and the value that they are given at, all for one composition."""
+    """Yields the claims of rows with bounds and the value that is known with them, all for one composition."""
     if quantity not in JUDGED:
         raise ValueError(f"quantity = {quantity!r} cannot be judged: give the bracket of an epsilon or a delta.")
     from jaxacct.mechanisms.records import mechanism_of
 
+    steps = record["steps"]
     for row in rows:
         lower = 0.0 if row.get("lower") is None else float(row["lower"])
-        steps = record["steps"]
         yield Claim(
             quantity, float(row[JUDGED[quantity]]), lower, float(row["upper"]), mechanism_of(mechanism),
             tuple(steps) if isinstance(steps, list) else steps, record["relation"],
@@ -213,6 +203,7 @@ def add_certify(commands: Any) -> None:
         "jaxacct certify runs/digits/report.json --out certificate",
         'jaxacct certify spec.toml --delta 1e-6 --unit "one person\'s visits" --group 8',
         "jaxacct certify --check certificate",
+        json="print the certificate as one JSON object",
     )  # fmt: skip
     command.add_argument("spec", metavar="SPEC", nargs="*", help="what is certified; - for standard input")
     command.add_argument(
@@ -227,18 +218,17 @@ def add_certify(commands: Any) -> None:
     command.add_argument("--fixed", metavar="WORDS", help="who fixed noise, sampling and steps, and when")
     command.add_argument("--out", metavar="FOLDER", help="where to write (default certificate)")
     add_overwrite(command, "replace the certificate in FOLDER")
-    add_json(command, "print the certificate as one JSON object")
 
 
-def certify(arguments: argparse.Namespace) -> int:
-    """Writes a certificate, or checks one, prints it, and returns the exit code."""
+def certify(arguments: argparse.Namespace) -> Report:
+    """Writes a certificate, or checks one, and returns the report on it."""
     settings = {name: vars(arguments)[name] for name in ("delta", "epsilon", "relation", "unit", "group", "fixed")}
     if arguments.check is not None:
         # FOLDER may stand before --check as well as behind it.
         folders = [*filter(None, [arguments.check]), *arguments.spec]
         if len(folders) != 1 or arguments.out or arguments.overwrite or set(settings.values()) != {None}:
             raise ValueError("--check is of one FOLDER that is there: leave out SPEC, --out and all settings.")
-        return _check_folder(folders[0], arguments.json)
+        return _check_folder(folders[0])
     if not arguments.spec:
         raise ValueError("SPEC is missing: give a file of a spec, a report, a history or an event; or --check FOLDER.")
     folder = pathlib.Path(arguments.out or "certificate")
@@ -246,33 +236,34 @@ def certify(arguments: argparse.Namespace) -> int:
     from jaxacct.certificates import HTML, check_free, html
 
     check_free(folder, overwrite=arguments.overwrite)
-    made = certificates.certify(specs.combined([specs.read(name) for name in arguments.spec], **settings))
-    png, pdf = _pictures(made)
-    files = {HTML: html(made, png).encode()} | ({} if pdf is None else {"certificate.pdf": pdf})
-    seal = certificates.write(folder, made, files, overwrite=arguments.overwrite)
-    status = made["verdict"]["status"]
-    facts = _facts_of_certificate(made, seal, status)
-    Report(made | {"seal": seal}, [*facts, ("written to", str(folder))], "certificate").show(arguments.json)
-    return 0
+    certificate = certificates.certify(specs.combined([specs.read(name) for name in arguments.spec], **settings))
+    png, pdf = _pictures(certificate)
+    files = {HTML: html(certificate, png).encode()} | ({} if pdf is None else {"certificate.pdf": pdf})
+    seal = certificates.write(folder, certificate, files, overwrite=arguments.overwrite)
+    facts = _facts_of_certificate(certificate, seal, certificate["verdict"]["status"])
+    return Report(certificate | {"seal": seal}, [*facts, ("written to", str(folder))], "certificate")
 
 
-def _check_folder(folder: str, as_json: bool) -> int:
-    """Checks a folder, prints the result, and returns the exit code."""
+def _check_folder(folder: str) -> Report:
+    """Checks a folder, and returns the report on it."""
     from jaxacct import certificates
     from jaxacct.certificates import HTML
 
-    found = certificates.check(folder)
-    made = found.certificate
-    by = "the code that made it" if found.same_code else "other code than made it, to the same result"
-    unread = sorted(made["sha256"]["files"].keys() - {HTML})
-    facts = [("checked by", by), ("reason", found.reason), ("sealed, not read", ", ".join(unread) or "nothing")]
-    record = {"status": found.status, "reason": found.reason, "same_code": found.same_code, "seal": made["seal"]}
-    known = _facts_of_certificate(made, made["seal"], found.status)
-    Report(record, [*known, *facts], "certificate").show(as_json)
-    return CODES[found.status]
+    result = certificates.check(folder)
+    certificate = result.certificate
+    seal, files = certificate["seal"], certificate["sha256"]["files"]
+    by = "the code that made it" if result.same_code else "other code than made it, to the same result"
+    facts = [
+        *_facts_of_certificate(certificate, seal, result.status),
+        ("checked by", by),
+        ("reason", result.reason),
+        ("sealed, not read", ", ".join(sorted(files.keys() - {HTML})) or "nothing"),
+    ]
+    record = {"status": result.status, "reason": result.reason, "same_code": result.same_code, "seal": seal}
+    return Report(record, facts, "certificate", code=CODES[result.status])
 
 
-def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
+def _pictures(certificate: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     """Returns the picture (PNG) and the page for paper (PDF); None for both where matplotlib is missing."""
     import numpy as np
 
@@ -283,7 +274,7 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
         plot.require_matplotlib()
     except ModuleNotFoundError:
         return None, None
-    rates, success = attack_curve(made)
+    rates, success = attack_curve(certificate)
     chart = plot.Chart(
         title="The most successful attack", x_name="false_positive_rate", x_label="wrong accusations",
         y_label="right accusations, at most", x=np.array(rates),
@@ -292,33 +283,25 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     )  # fmt: skip
     png, pdf = io.BytesIO(), io.BytesIO()
     plot.draw(chart, png)
-    texts = for_print(made)
+    texts = for_print(certificate)
     sections = [plot.Section(**section) for section in texts.pop("sections")]
     plot.write(plot.Document(chart=chart, sections=sections, **texts), pdf)
     return png.getvalue(), pdf.getvalue()
 
 
-def _facts_of_certificate(made: dict[str, Any], seal: str, status: str) -> list[tuple[str, str]]:
-    """Returns a certificate's main numbers as names and texts."""
-    claim = made["claim"]
+def _facts_of_certificate(certificate: dict[str, Any], seal: str, status: str) -> list[tuple[str, str]]:
+    """Returns a certificate's main numbers, and the assumptions for which nobody vouches, as names and texts."""
+    claim, assumptions = certificate["claim"], certificate["assumptions"]
+    unvouched = [one["text"] for one in assumptions if one["said_by"].startswith("nobody")]
+    count = "this one" if len(unvouched) == 1 else f"these {len(unvouched)}"
+    rest = f"nobody vouches for {count}:" if unvouched else "each said"
     return [
         ("epsilon", round_to("upper", claim["epsilon"])),
         ("delta", round_to("upper", claim["delta"])),
-        ("relation, unit", f"{made['relation'].replace('_', ' ')}, {made['unit']}"),
-        ("referee", status if status == "PROVED" else f"{status}: {made['verdict']['reason']}"),
-        ("by", made["route"]),
-        *_list_assumptions(made["assumptions"]),
-        ("seal", seal),
-    ]
-
-
-def _list_assumptions(assumptions: list[dict[str, str]]) -> list[tuple[str, str]]:
-    """Returns how many assumptions there are, and those for which nobody vouches, as names and texts."""
-    unsaid = [one["text"] for one in assumptions if one["said_by"].startswith("nobody")]
-    rest = (
-        f"nobody vouches for {'this one' if len(unsaid) == 1 else f'these {len(unsaid)}'}:" if unsaid else "each said"
-    )
-    return [
+        ("relation, unit", f"{certificate['relation'].replace('_', ' ')}, {certificate['unit']}"),
+        ("referee", status if status == "PROVED" else f"{status}: {certificate['verdict']['reason']}"),
+        ("by", certificate["route"]),
         ("assumes", f"{spell_count(len(assumptions), 'thing')}; {rest}"),
-        *(("", f"{i}. {text}") for i, text in enumerate(unsaid, 1)),
+        *(("", f"{i}. {text}") for i, text in enumerate(unvouched, 1)),
+        ("seal", seal),
     ]

@@ -1,7 +1,7 @@
-"""Pictures of privacy, one call each: functions that return labelled axes of matplotlib, or draw onto given ``axes``.
+"""Pictures of privacy, one call each: functions that draw onto ``axes`` of matplotlib, or onto new ones.
 
-A bracket is a band, with the end that protects as a line. Colours can be told apart by all eyes, and by their dashes in
-grey. matplotlib (the extra ``[plot]``) is imported when something is drawn.
+A bracket is a band, with the end that protects as a line. All eyes can distinguish the colours, and dashes distinguish
+curves in grey. Drawing imports matplotlib (the extra ``[plot]``).
 
 * :mod:`.curves`: pictures of one run, of many runs, and of a training.
 * :mod:`.chart`: the common style, and charts with their numbers, for commands and exhibits.

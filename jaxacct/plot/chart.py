@@ -1,7 +1,7 @@
 """The common style of pictures, and charts of several columns that are written as pictures and as numbers.
 
-Colours can be told apart by all eyes: they are Okabe and Ito's (2008, "Color Universal Design"), each with a dash of
-its own for prints in grey. Brackets are bands.
+All eyes can distinguish the colours: they are Okabe and Ito's (2008, "Color Universal Design"), each with a dash of its
+own for prints in grey. Brackets are bands.
 
 In reading order:
 
@@ -40,7 +40,7 @@ Values = ArrayLike | Sequence[float]
 """Numbers along one axis."""
 
 CURVE = "jaxacct"
-"""Mark of the lines that are counted when the next one's colour is chosen."""
+"""Mark of the lines whose number decides the next one's colour."""
 
 
 def require_matplotlib() -> tuple[Any, Any]:
@@ -133,14 +133,14 @@ def describe(mechanism: Mechanisms, steps: Steps | None = None) -> str:
     """
     if not isinstance(mechanism, Mechanism):
         return f"{spell_count(len(mechanism), 'mechanism')} composed"
-    told = [
+    phrases = [
         f"{words(name)} {float(np.asarray(value)):g}"
         for name, value in vars(mechanism).items()
         if isinstance(value, (int, float, np.generic)) or (hasattr(value, "ndim") and value.ndim == 0)
     ]
     if isinstance(steps, (int, float, np.number)):
-        told.append(spell_count(int(steps), "step"))
-    return ", ".join(told) or type(mechanism).__name__
+        phrases.append(spell_count(int(steps), "step"))
+    return ", ".join(phrases) or type(mechanism).__name__
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -150,12 +150,12 @@ def describe(mechanism: Mechanisms, steps: Steps | None = None) -> str:
 
 @dataclass(frozen=True)
 class Series:
-    """A column of numbers that is drawn.
+    """A column of numbers, a curve of a chart.
 
     Attributes:
         name: the column's name in the CSV.
         label: its text in the legend, which has to say whether it is a bound or an estimate.
-        values (points,): float64, NumPy's or JAX's; values that are not finite are written, but not drawn.
+        values (points,): float64, NumPy's or JAX's; those that are not finite are in the CSV, but not in the picture.
         style: "bound" (solid), "estimate" (dotted), "reference" (dashed; a formula as printed elsewhere) or "band" (the
             lower edge of a band whose upper edge is the next curve).
     """
@@ -174,7 +174,7 @@ class Chart:
         title: the subject, with its setting.
         x_name: the abscissa's column; ``x_label`` and ``y_label`` stand at the axes.
         x (points,): its values.
-        curves: the columns that are drawn and written.
+        curves: the columns of the picture and the CSV.
         notes: sentences below the picture, on choices made and on limits of the curves.
         log_x: whether the abscissa is logarithmic; ``log_y`` likewise.
     """
@@ -197,17 +197,14 @@ class Chart:
     @property
     def rows(self) -> list[list[float]]:
         """The CSV's lines."""
-        columns = [np.asarray(self.x, np.float64), *(np.asarray(curve.values, np.float64) for curve in self.curves)]
-        return [[float(value) for value in line] for line in zip(*columns, strict=True)]
+        columns = [self.x, *(curve.values for curve in self.curves)]
+        return np.stack([np.asarray(column, np.float64) for column in columns], -1).tolist()
 
 
 def write_csv(header: Sequence[str], rows: Iterable[Sequence[str | float | None]], path: pathlib.Path) -> None:
     """Writes numbers under their names as CSV; floats read back exactly."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        for row in rows:
-            writer.writerow(["" if cell is None else repr(cell) if isinstance(cell, float) else cell for cell in row])
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
 
 
 def draw(chart: Chart, path: pathlib.Path | BinaryIO) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEAST_DELTA = 1e-12
-"""Delta at which a profile ends, here and on the command line, unless its epsilons are given. Sound for any value."""
+"""Delta at which a profile ends by default, here and on the command line. Sound for any value."""
 
 Accountant = Callable[..., Bounds | ArrayLike]
 """A function ``accountant(mechanism, steps, delta, relation=relation)`` that returns a bracket, or one number."""
@@ -91,8 +91,8 @@ def profile(
         if not np.isfinite(last):
             raise ValueError("epsilons = None: no range is known for this run; give the epsilons that you want.")
         epsilons = np.linspace(0.0, max(last, 1e-3), 65)
-    found = certified.curve(mechanism, steps, epsilons=epsilons, relation=relation)
-    return draw_profile(axes_or_new(axes), epsilons, found.lower, found.upper, label or describe(mechanism, steps))
+    bounds = certified.curve(mechanism, steps, epsilons=epsilons, relation=relation)
+    return draw_profile(axes_or_new(axes), epsilons, bounds.lower, bounds.upper, label or describe(mechanism, steps))
 
 
 def draw_profile(axes: Axes, epsilons: ArrayLike, lower: ArrayLike, upper: ArrayLike, label: str) -> Axes:
@@ -137,18 +137,18 @@ def tradeoff(
     >>> axes.get_ylabel(), [inner.get_yscale() for inner in axes.child_axes]
     ('least false-negative rate', ['log'])
     """
-    # By default enough rates for both scales.
+    # The default has enough rates for both scales.
     default = np.concatenate([np.zeros(1), np.geomspace(1e-5, 0.05, 20), np.linspace(0.0, 1.0, 33)[2:]])
     rates = default if fpr is None else np.asarray(fpr, np.float64)
-    found = trade_offs.curve(mechanism, steps, rates, relation=relation)
-    return draw_tradeoff(axes_or_new(axes), rates, found.lower, found.upper, label or describe(mechanism, steps))
+    bounds = trade_offs.curve(mechanism, steps, rates, relation=relation)
+    return draw_tradeoff(axes_or_new(axes), rates, bounds.lower, bounds.upper, label or describe(mechanism, steps))
 
 
 def draw_tradeoff(axes: Axes, rates: np.ndarray, lower: ArrayLike, upper: ArrayLike, label: str) -> Axes:
     """Draws bounds on the least false-negative rate over the false-positive rate, with small rates in a corner."""
     lower, upper = np.asarray(lower), np.asarray(upper)
-    within = "small rates"  # the label of the axes within these, by which a second run's picture finds them
-    inner = next((other for other in axes.child_axes if other.get_label() == within), None)
+    inner_label = "small rates"  # by it a second run's picture finds the small axes of the first
+    inner = next((other for other in axes.child_axes if other.get_label() == inner_label), None)
     small = (rates > 0) & (rates <= 0.1) & (lower < 1)
     style = count_lines(axes)
     if not style:
@@ -158,7 +158,7 @@ def draw_tradeoff(axes: Axes, rates: np.ndarray, lower: ArrayLike, upper: ArrayL
         )  # fmt: skip
         axes.set(xlim=(0, 1), ylim=(0, 1))
     if inner is None and np.count_nonzero(small) > 1:
-        inner = axes.inset_axes((0.62, 0.56, 0.38, 0.4), label=within)
+        inner = axes.inset_axes((0.62, 0.56, 0.38, 0.4), label=inner_label)
         inner.plot(rates[small], rates[small], color=GREY, linewidth=1)
         inner.set(xscale="log", yscale="log")
         inner.set_title("true- over false-positive rate", fontsize=7.5, color=INK)
@@ -167,8 +167,9 @@ def draw_tradeoff(axes: Axes, rates: np.ndarray, lower: ArrayLike, upper: ArrayL
     dress(axes, "Trade-off: what attacks can reach", "false-positive rate", "least false-negative rate", legend=False)
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.14))
     if inner is not None:
-        curve(cast("Axes", inner), rates[small], 1 - lower[small], label, 1 - upper[small], style=style)
-        dress(cast("Axes", inner), legend=False)
+        small_axes = cast("Axes", inner)
+        curve(small_axes, rates[small], 1 - lower[small], label, 1 - upper[small], style=style)
+        dress(small_axes, legend=False)
     return axes
 
 
@@ -207,13 +208,11 @@ def epsilon_over_steps(
         raise ValueError(f"steps = {steps} are not all whole and at least 1: round them, as np.geomspace(...).round().")
     axes = axes_or_new(axes)
     axes.set(xscale="log", yscale="log")
-    # One line for each accountant; those that give a bracket show its lower end, too.
+    # A line for each accountant; a bracket shows its lower end, too.
     for label, accountant in accountants.items():
-        found = [accountant(mechanism, int(count), delta, relation=relation) for count in places]
-        upper = [float(each.upper if isinstance(each, Bounds) else np.asarray(each)) for each in found]
-        lower = [
-            float(each.lower) if isinstance(each, Bounds) else high for each, high in zip(found, upper, strict=True)
-        ]
+        answers = [accountant(mechanism, int(count), delta, relation=relation) for count in places]
+        bounds = [(each.lower, each.upper) if isinstance(each, Bounds) else (each, each) for each in answers]
+        lower, upper = np.array([[float(np.asarray(end)) for end in pair] for pair in bounds]).T
         curve(axes, places, upper, label, lower)
     dress(axes, f"What steps cost: {describe(mechanism)}", "steps", f"epsilon at delta = {rounded_up(delta)}")
     return axes
@@ -349,8 +348,9 @@ def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
         ModuleNotFoundError: matplotlib is missing.
 
     >>> import jaxacct as ja
-    >>> found = ja.sweep.epsilon(ja.sweep.grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=100, delta=1e-5))
-    >>> sweep(found).get_ylabel()
+    >>> settings = ja.sweep.grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=100, delta=1e-5)
+    >>> results = ja.sweep.epsilon(settings)
+    >>> sweep(results).get_ylabel()
     'epsilon, upper bound'
     """
     part = found.downsampled(256, **at)
@@ -398,17 +398,17 @@ def _fill(axes: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray, label: s
     bar.set_label(label, color=INK)
     bar.ax.tick_params(colors=INK)
     if low < high:
-        # At most about ten lines, for each is to have room for its number.
+        # About ten lines at most leave each one room for its number.
         spans = ((30.0, (1, 1.5, 2, 3, 4, 6)), (1e3, (1, 2, 5)), (1e6, (1, 3)), (np.inf, (1,)))
         digits = next(digits for most, digits in spans if not is_log or high <= most * low)
-        found = (LogLocator(subs=digits) if is_log else MaxNLocator(7)).tick_values(low, high)
-        levels = [level for level in found if low < level < high]
+        ticks = (LogLocator(subs=digits) if is_log else MaxNLocator(7)).tick_values(low, high)
+        levels = [level for level in ticks if low < level < high]
         # Light lines with a dark rim are visible on both ends of the colours.
         rim: list[AbstractPathEffect] = [withStroke(linewidth=2.5, foreground=INK)]
         lines = axes.contour(x, y, shown, levels=levels, colors="white", linewidths=1.0)
         places = {level: _label_position(axes, parts) for level, parts in zip(levels, lines.allsegs, strict=True)}
         numbered = [level for level in levels if places[level] is not None]
-        if numbered != levels:  # a line without room for its number, in a corner, tells nothing
+        if numbered != levels:  # a line in a corner has no room for its number, and says nothing without it
             lines.remove()
         if numbered and numbered != levels:
             lines = axes.contour(x, y, shown, levels=numbered, colors="white", linewidths=1.0)
@@ -429,7 +429,7 @@ def _label_position(axes: Axes, parts: Sequence[np.ndarray]) -> tuple[float, flo
     for part in parts:
         if len(part) < 2:
             continue
-        # Points of equal distances on the picture; a number at its rim would be cut.
+        # Points of equal distances on the picture; its rim would cut a number.
         ends = to_axes.transform(part)
         along = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(ends, axis=0).T))])
         at = np.arange(0.0, along[-1], 0.005)
@@ -517,8 +517,6 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
         last = f"{accuracies[-1]:.1%}" if metric == "accuracy" else f"{accuracies[-1]:.3f}"
         at = steps[-1], accuracies[-1]
         top.annotate(last, at, xytext=(0, -14), textcoords="offset points", ha="right", color=BLUE)
-    top.set_ylabel("test accuracy" if metric == "accuracy" else f"test {metric.upper()}")
-
     planned = config.get("ledger") == "planned"
     cost = [entry.get("epsilon_so_far", entry["epsilon"]) for entry in history]
     if "epsilon_so_far" in history[-1]:
@@ -526,8 +524,8 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
     else:
         label = "the plan, from its first step on" if planned else f"spent, by the {config.get('ledger', 'filter')}"
     bottom.plot([0, *steps], [0.0, *cost], color=VERMILION, marker=marker, markersize=3, label=label)
-    whole = "plan, wherever the run ends" if planned else "budget"
-    bottom.axhline(budget, color=GREY, linestyle="--", linewidth=1, label=f"{whole}: epsilon = {rounded_up(budget)}")
+    limit = "plan, wherever the run ends" if planned else "budget"
+    bottom.axhline(budget, color=GREY, linestyle="--", linewidth=1, label=f"{limit}: epsilon = {rounded_up(budget)}")
     if final["epsilon_certified"] is not None:
         lower, upper = final["epsilon_certified"]["lower"], final["epsilon_certified"]["upper"]
         middle = (lower + upper) / 2
@@ -535,15 +533,12 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
             [final["steps"]], [middle], yerr=[[middle - lower], [upper - middle]], fmt="D", markersize=5, capsize=4,
             color=INK, label=f"certified: {rounded_down(lower, '.3f')} to {rounded_up(upper, '.3f')}",
         )  # fmt: skip
-    bottom.set_ylim(bottom=0, top=1.12 * max(budget, history[-1]["epsilon"]))
-    bottom.set_ylabel(f"epsilon at delta = {rounded_up(final['delta'])}")
-    bottom.set_xlabel("noisy updates")
-    bottom.set_xlim(left=0)
+    bottom.set(xlim=(0, None), ylim=(0, 1.12 * max(budget, history[-1]["epsilon"])))
     bottom.legend(loc="lower right", frameon=False, fontsize=8)
     name = config.get("dataset")
     top.set_title("DP-SGD" if name is None else f"DP-SGD on {name}", loc="left", color=INK)
-    for axes in (top, bottom):
-        dress(axes, legend=False)
+    dress(top, y_label="test accuracy" if metric == "accuracy" else f"test {metric.upper()}", legend=False)
+    dress(bottom, x_label="noisy updates", y_label=f"epsilon at delta = {rounded_up(final['delta'])}", legend=False)
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)

@@ -1,11 +1,12 @@
 """Documents for paper: a headline, a text beside a chart, and tables in small print, as PDF of A4 pages.
 
-The text is measured before it is set, so that nothing passes the margin and no room is left open. One page is made
-where the words fit on one: the small print gets smaller, down to what is still read, before it goes on to another page.
+The measure of every text is known before it is set, so that nothing passes the margin and no room stays open. A
+document has one page where its words fit on one: the small print gets smaller, down to what people can still read,
+before it goes on to another page.
 
 In reading order:
 
-- :class:`Section` and :class:`Document`: what is to be set.
+- :class:`Section` and :class:`Document`: the content.
 - :func:`write`: the pages.
 - :func:`lines_of`: a text in lines of a width.
 """
@@ -13,6 +14,7 @@ In reading order:
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
@@ -21,10 +23,6 @@ from jaxacct.plot.chart import BLUE, FAINT, GREY, INK, Chart, draw_on, require_m
 
 WIDTH, HEIGHT, MARGIN = 595.0, 842.0, 50.0
 """Size of a page of A4, and its margin (points). Looks alone, as are all sizes here."""
-GAP = 10.0
-"""Room between columns (points)."""
-SMALL = (8.5, 8.0, 7.5, 7.0, 6.5)
-"""Sizes of the small print that are tried (points), from the largest."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +72,8 @@ def write(what: Document, file: BinaryIO) -> int:
     require_matplotlib()
     from matplotlib.backends.backend_pdf import PdfPages
 
-    pages: list[Any] = []
-    for size in SMALL:
-        pages = _set(what, size)
-        if len(pages) == 1:
-            break
-    else:
-        pages = _set(what, SMALL[1])
+    sizes = (8.5, 8.0, 7.5, 7.0, 6.5)  # of the small print (points); a second page has the second one
+    pages = next((pages for size in sizes if len(pages := _set(what, size)) == 1), None) or _set(what, sizes[1])
     with PdfPages(file, metadata={"CreationDate": None, "Title": what.title}) as pdf:
         for page in pages:
             pdf.savefig(page)
@@ -88,7 +81,7 @@ def write(what: Document, file: BinaryIO) -> int:
 
 
 class _Pages:
-    """Pages that are set from the top to the bottom; ``place`` is the height left on the last one (points)."""
+    """Pages, filled from the top to the bottom; ``place`` is the height of the room on the last one (points)."""
 
     def __init__(self) -> None:
         self.pages: list[Any] = []
@@ -102,96 +95,94 @@ class _Pages:
         self.place = HEIGHT - MARGIN
 
     def text(self, x: float, y: float, line: str, size: float, **style: Any) -> None:
-        """Sets a line whose top left corner, or the right one, is at (x, y); no sign in it is read as a formula."""
+        """Sets a line whose top left corner, or the right one, is at (x, y); no sign in it begins a formula."""
         style = {"color": INK, "va": "top", "family": "DejaVu Sans", "parse_math": False} | style
         self.pages[-1].text(x / WIDTH, y / HEIGHT, line, fontsize=size, **style)
 
-    def rule(self, y: float, color: str = FAINT, width: float = 0.6) -> None:
+    def rule(self, color: str = FAINT, width: float = 0.6) -> None:
         """Draws a line from margin to margin."""
         from matplotlib.lines import Line2D
 
         across = [MARGIN / WIDTH, 1 - MARGIN / WIDTH]
-        self.pages[-1].add_artist(Line2D(across, [y / HEIGHT] * 2, color=color, linewidth=width))
+        self.pages[-1].add_artist(Line2D(across, [self.place / HEIGHT] * 2, color=color, linewidth=width))
 
-    def paragraph(self, text: str, size: float, spacing: float = 1.35, **style: Any) -> None:
+    def paragraph(self, text: str, size: float, **style: Any) -> None:
         """Sets a text from margin to margin."""
         for line in lines_of(text, WIDTH - 2 * MARGIN, size, style.get("weight", "normal")):
             self.text(MARGIN, self.place, line, size, **style)
-            self.place -= spacing * size
+            self.place -= 1.35 * size
 
     def row(self, cells: Sequence[str], shares: Sequence[float], size: float, **style: Any) -> None:
-        """Sets a row of a table, below the line that parts it from the one above.
+        """Sets a row of a table, below the line between it and the row before.
 
-        A row that does not fit begins a page; one of many lines is broken instead, for that would leave a hole.
+        A row that does not fit begins a page; one of many lines continues there instead, and leaves no hole.
         """
-        width, weight = WIDTH - 2 * MARGIN, style.get("weight", "normal")
-        columns = [lines_of(cell, share * width - GAP, size, weight) for cell, share in zip(cells, shares, strict=True)]
-        height = max(map(len, columns))
-        if self.place - min(height, 8) * 1.25 * size < MARGIN:
+        widths = [share * (WIDTH - 2 * MARGIN) for share in shares]
+        lefts = list(itertools.accumulate(widths[:-1], initial=MARGIN))
+        # There are 10 points between columns.
+        columns = [lines_of(cell, width - 10.0, size) for cell, width in zip(cells, widths, strict=True)]
+        if self.place - min(max(map(len, columns)), 8) * 1.25 * size < MARGIN:
             self.turn()
-        self.rule(self.place)
+        self.rule()
         self.place -= 0.3 * size
-        for i in range(height):
+        for line in itertools.zip_longest(*columns, fillvalue=""):
             if self.place - size < MARGIN:
                 self.turn()
-            left = MARGIN
-            for lines, share in zip(columns, shares, strict=True):
-                if i < len(lines):
-                    self.text(left, self.place, lines[i], size, **style)
-                left += share * width
+            for left, words in zip(lefts, line, strict=True):
+                self.text(left, self.place, words, size, **style)
             self.place -= 1.25 * size
         self.place -= 0.25 * size
 
 
 def _set(what: Document, size: float) -> list[Any]:
     """Returns the pages of a document with small print of a size."""
-    set_ = _Pages()
+    layout = _Pages()
     right = WIDTH - MARGIN
-    set_.text(MARGIN, set_.place, what.title, 16, weight="bold")
-    set_.text(right, set_.place - 5, what.date, 9, color=GREY, ha="right")
-    set_.place -= 26
-    set_.rule(set_.place, INK, 1.0)
-    set_.place -= 12
-    set_.paragraph(what.headline, 14, color=BLUE, weight="bold")
-    set_.place -= 2
-    set_.paragraph(what.subtitle, 9.5, color=INK)
-    set_.place -= 10
+    layout.text(MARGIN, layout.place, what.title, 16, weight="bold")
+    layout.text(right, layout.place - 5, what.date, 9, color=GREY, ha="right")
+    layout.place -= 26
+    layout.rule(INK, 1.0)
+    layout.place -= 12
+    layout.paragraph(what.headline, 14, color=BLUE, weight="bold")
+    layout.place -= 2
+    layout.paragraph(what.subtitle, 9.5, color=INK)
+    layout.place -= 10
     # The text on the left and the chart on the right, as high as each other: the chart is at least so high.
     least, wide = 165.0, 285.0
     lines = lines_of(what.text, wide, 9.5)
     height = max(least, len(lines) * 1.4 * 9.5)
     for i, line in enumerate(lines):
-        set_.text(MARGIN, set_.place - i * 1.4 * 9.5, line, 9.5)
-    left, low = MARGIN + wide + 52, set_.place - min(height, 205.0) + 24
+        layout.text(MARGIN, layout.place - i * 1.4 * 9.5, line, 9.5)
+    left, low = MARGIN + wide + 52, layout.place - min(height, 205.0) + 24
     corner = left / WIDTH, low / HEIGHT
-    axes = set_.pages[-1].add_axes((*corner, (right - left) / WIDTH, (set_.place - 14 - low) / HEIGHT))
+    axes = layout.pages[-1].add_axes((*corner, (right - left) / WIDTH, (layout.place - 14 - low) / HEIGHT))
     draw_on(replace(what.chart, title=""), axes)
     axes.set_title(what.chart.title, loc="left", color=INK, fontsize=8)
     axes.tick_params(labelsize=7)
     for text in (axes.xaxis.label, axes.yaxis.label):
         text.set_fontsize(8)
-    set_.place -= height + 6
+    layout.place -= height + 6
     for section in what.sections:
-        set_.place -= 1.1 * size
-        if set_.place - 6 * size < MARGIN:
-            set_.turn()
-        set_.paragraph(section.heading, size + 1.5, weight="bold")
-        set_.place -= 0.2 * size
+        layout.place -= 1.1 * size
+        if layout.place - 6 * size < MARGIN:
+            layout.turn()
+        layout.paragraph(section.heading, size + 1.5, weight="bold")
+        layout.place -= 0.2 * size
         if section.names:
-            set_.row(section.names, section.shares, size, color=GREY)
+            layout.row(section.names, section.shares, size, color=GREY)
         for row in section.rows:
-            set_.row(row, section.shares, size)
-    set_.rule(set_.place)
-    set_.place -= 4
+            layout.row(row, section.shares, size)
+    layout.rule()
+    layout.place -= 4
     last = lines_of(what.footer, WIDTH - 2 * MARGIN, 6)
-    if set_.place - len(last) * 6 * 1.35 < MARGIN - 18:  # the footer may stand in the margin
-        set_.turn()
-    set_.paragraph(what.footer, 6, color=GREY)
-    return set_.pages
+    if layout.place - len(last) * 6 * 1.35 < MARGIN - 18:  # the footer may stand in the margin
+        layout.turn()
+    layout.paragraph(what.footer, 6, color=GREY)
+    return layout.pages
 
 
 def lines_of(text: str, width: float, size: float, weight: str = "normal") -> list[str]:
-    """Returns a text in lines of at most ``width`` points; a word that is longer than a line is broken.
+    """Returns a text in lines of at most ``width`` points; a word that is longer than a line takes several.
 
     >>> lines_of("two words", 30, 8), len(lines_of("9" * 40, 60, 8))
     (['two', 'words'], 4)

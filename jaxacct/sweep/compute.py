@@ -8,7 +8,7 @@ In reading order:
 - :func:`epsilon`, :func:`delta`, :func:`noise_multiplier`: the sweeps that users call.
 - :func:`program_of`, :func:`run`: the compiled program, and entries through it block by block.
 - :func:`compute`: the results of one chunk.
-- :func:`sweep`: the whole of a sweep.
+- :func:`sweep`: all chunks of a sweep.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def epsilon(
         converged are flagged.
 
     Formal guarantee: that of :func:`jaxacct.epsilon`, entry by entry: ``lower <= epsilon <= upper``, rounding included;
-    inf where nothing is known. Chunks, devices, shards and interruptions change no bit of a result (on one kind of
-    device and one version).
+    inf where nothing is known. Chunks, shards and interruptions change no bit of a result (on one kind of device and
+    one version). A sweep on one device may differ in the last digits from a sweep on several.
 
     Raises:
         ValueError: settings out of range or not those of the mechanism, an option out of range, an ``out`` that is no
@@ -94,8 +94,8 @@ def epsilon(
 
     >>> from jaxacct.sweep import grid
     >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=10_000, delta=1e-5)
-    >>> found = epsilon(settings, relation="remove")
-    >>> found.upper.round(4).tolist(), bool(found.converged.all())
+    >>> results = epsilon(settings, relation="remove")
+    >>> results.upper.round(4).tolist(), bool(results.converged.all())
     ([[6.1877, 14.2367], [2.1627, 4.7572]], True)
     """
     return sweep(quantity_of("epsilon", mode, relation, tolerance, arithmetic), settings, **options)
@@ -120,8 +120,8 @@ def delta(
 
     >>> from jaxacct.sweep import grid
     >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=10_000, epsilon=4.0)
-    >>> found = delta(settings, relation="remove")
-    >>> bool(found.upper[1, 0] < 1e-8 < found.lower[0, 0]), bool(found.converged.all())
+    >>> results = delta(settings, relation="remove")
+    >>> bool(results.upper[1, 0] < 1e-8 < results.lower[0, 0]), bool(results.converged.all())
     (True, True)
     """
     return sweep(quantity_of("delta", mode, relation, tolerance, arithmetic), settings, **options)
@@ -150,8 +150,8 @@ def noise_multiplier(
 
     >>> from jaxacct.sweep import grid
     >>> settings = grid(epsilon=[1.0], delta=1e-5, sampling_rate=0.01, steps=10_000)
-    >>> found = noise_multiplier(settings, relation="remove", tolerance=1e-6)
-    >>> found["noise_multiplier"].round(4).tolist(), bool(found.upper[0] <= 1.0)
+    >>> results = noise_multiplier(settings, relation="remove", tolerance=1e-6)
+    >>> results["noise_multiplier"].round(4).tolist(), bool(results.upper[0] <= 1.0)
     ([3.8128], True)
     """
     return sweep(quantity_of("noise_multiplier", mode, relation, tolerance), settings, **options)
@@ -160,8 +160,9 @@ def noise_multiplier(
 # ----------------------------------------------------------------------------------------------------
 # The compiled program: one of one shape for all entries, with a share of the entries on each device.
 #
-# Each device runs the same program on a block of entries, and no entry sees another: the choice of devices, processes
-# and chunks changes no result, not in the last bit. The last block of a chunk is filled up with copies.
+# Each device runs the same program on a block of entries, and no entry sees another: the choice of processes and chunks
+# changes no result, not in the last bit. XLA compiles one program for several devices and another for a single one:
+# their last digits may differ. Copies of the last entry fill up a chunk's last block.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -176,22 +177,22 @@ def program_of(
     blocks = (128,) if one_by_one else (4096, 1024, 256, 64, 16, 4, 1)
     mesh = Mesh(np.array(devices), ("entries",))
     sharding = NamedSharding(mesh, PartitionSpec("entries"))
-    # A CPU's threads are better spent on whole entries, as a CPU can be made into any number of devices.
+    # One thread for each device: JAX makes a CPU into as many devices as the user asks for, each with its own entries.
     options: dict[str, str | bool] | None = {"xla_cpu_multi_thread_eigen": False} if one_by_one else None
     each = jax.shard_map(
         jax.vmap(functools.partial(quantity.compiled, mechanism)),
         mesh=mesh, in_specs=PartitionSpec("entries"), out_specs=PartitionSpec("entries"),
-        check_vma=False,  # nothing is exchanged between devices
+        check_vma=False,  # devices exchange nothing
     )  # fmt: skip
     needed = 0
-    # From the largest block down: the compiler tells what each takes, and the first that fits is used.
+    # From the largest block down: the compiler says how much memory each takes, and the first that fits serves.
     for block in blocks:
         width = block * len(devices)
         with scope():
             entry = jax.ShapeDtypeStruct((width,), np.float64, sharding=sharding)
             compiled = jax.jit(each).lower(dict.fromkeys(names, entry)).compile(options)
         analysis = compiled.memory_analysis()
-        needed = 0 if analysis is None else int(analysis.temp_size_in_bytes)  # some backends do not tell
+        needed = 0 if analysis is None else int(analysis.temp_size_in_bytes)  # some backends do not say
         if needed <= memory:
             return functools.partial(run, compiled, sharding, width)
     raise ValueError(
@@ -205,7 +206,7 @@ def run(
     """Yields the results of consecutive entries, ``width`` at a time: a block for each device."""
     size = len(next(iter(columns.values())))
     pending: deque[tuple[int, dict[str, Any]]] = deque()
-    # Blocks are dispatched without waiting, so that no device waits either: up to 4 are not yet read. Speed only.
+    # The host waits for a block only when it has dispatched 4 more, so that no device waits for the host. Speed only.
     for start in range(0, size, width):
         count = min(width, size - start)
         filled = {
@@ -221,7 +222,7 @@ def run(
 
 
 def _fetch_block(count: int, results: dict[str, Any]) -> Arrays:
-    """Returns a block's results in memory, without those of the filling."""
+    """Returns a block's results in memory, without those of the copies that fill it up."""
     return {name: np.asarray(result)[:count] for name, result in results.items()}
 
 
@@ -238,7 +239,7 @@ def compute(
     part: slice,
     advance: Callable[[int], None],
 ) -> Arrays:
-    """Returns the results of a part of the entries; ``advance`` is called with the number of further ones finished."""
+    """Returns the results of a part of the entries, and calls ``advance`` with the number of further finished ones."""
     numbers = np.arange(part.start, part.stop)
     columns = settings.columns(numbers)
     classes = columns.pop(MECHANISM, np.zeros(len(numbers)))
@@ -288,7 +289,7 @@ def _by_calls(quantity: Quantity, mechanism: type, columns: Arrays, results: Arr
 
 
 # ----------------------------------------------------------------------------------------------------
-# The whole sweep: from a quantity and settings to results, chunk by chunk.
+# The sweep: from a quantity and settings to results, chunk by chunk.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -319,16 +320,16 @@ def sweep(
     devices = tuple(jax.local_devices() if devices is None else devices)
     boxes = Boxes.of(settings.shape, chunk, 1 if shard is None else shard[1])
     description = _describe(quantity, settings, boxes, devices)
-    grid = {name: settings.values[name] for name in description.columns if settings.layout == "grid"}
-    rows = {name: settings.values[name] for name in description.columns if settings.layout == "rows"}
+    columns = {name: settings.values[name] for name in description.columns}
+    grid, rows = (columns, {}) if settings.layout == "grid" else ({}, columns)
     store: Store
     if out is None:
         store = Memory(boxes, {name: np.zeros(settings.shape, kind) for name, kind in description.stored.items()})
     else:
         store = Folder.begin(pathlib.Path(out), description, grid, shard, resume=resume, overwrite=overwrite)
-        boxes = store.boxes
-    sizes = {i: (boxes.part(i).stop - boxes.part(i).start) for i in store.held}
-    with progress(quantity.name, sum(sizes.values()), wanted=show_progress) as show:
+        boxes = store.boxes  # those of the folder, where the sweep goes on
+    parts = {i: boxes.part(i) for i in store.held}
+    with progress(quantity.name, sum(part.stop - part.start for part in parts.values()), wanted=show_progress) as show:
         done = 0
 
         def advance(count: int) -> None:
@@ -337,22 +338,21 @@ def sweep(
             done += count
             show(done)
 
-        if settings.size >= 1000:  # fewer are done too soon for a message
+        if settings.size >= 1000:  # fewer take too little time for a message
             show(0, "compiling")
-        # Chunks that the store holds intact are skipped, damaged ones are computed again: so an interrupted sweep goes
-        # on, and a chunk is on disk before the next is begun.
-        for i, size in sizes.items():
+        # An interrupted sweep goes on: it skips chunks that the store holds intact, and computes damaged ones again.
+        # Each chunk is on disk before the next one begins.
+        for i, part in parts.items():
             if store.holds(i):
-                advance(size)
+                advance(part.stop - part.start)
                 continue
-            part = boxes.part(i)
             results = compute(quantity, settings, devices, memory, part, advance)
             store.write(i, results | {name: values[part] for name, values in rows.items()})
     return Sweep(**vars(description) | {"boxes": boxes}, grid=grid, store=store)
 
 
 def _describe(quantity: Quantity, settings: Settings, boxes: Boxes, devices: tuple[Any, ...]) -> Description:
-    """Returns the description that results are stored with."""
+    """Returns the description that the store keeps with the results."""
     from jaxacct import __version__
 
     return Description(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import hashlib
 import math
 import os
@@ -37,10 +36,10 @@ from jaxacct.numerics.arithmetic import CHOICES
 from jaxacct.refinement import ToleranceWarning
 
 
-def parsed(text: str, name: str, *, whole: bool = False) -> Any:
+def parsed(text: str, name: str, *, integers: bool = False) -> Any:
     """Returns the number, or the values (n,), that ``text`` gives; ``name`` is for the message of the ValueError.
 
-    Where ``whole``, the values of a range are rounded to whole numbers, each kept once.
+    Where ``integers``, a range has the whole numbers nearest to its values, each once.
 
     >>> parsed("1:100:3:log", "noise_multiplier").tolist()
     [1.0, 10.0, 100.0]
@@ -58,15 +57,14 @@ def parsed(text: str, name: str, *, whole: bool = False) -> Any:
         first, last, points = float_of(low), float_of(high), int(count)
     except ValueError:
         raise ValueError(f"{name} = {text!r} is not understood: give {forms}.") from None
-    is_log = scale == ["log"]
-    if scale and not is_log:
+    if scale not in ([], ["log"]):
         raise ValueError(f"{name} = {text!r}: {':'.join(scale)!r} is no scale: give {forms}.")
-    if points < 2 or not (math.isfinite(first) and math.isfinite(last) and first < last):
+    if points < 2 or not -math.inf < first < last < math.inf:
         raise ValueError(f"{name} = {text!r}: a range rises, over at least 2 values: give {forms}.")
-    if is_log and first <= 0:
+    if scale and first <= 0:
         raise ValueError(f"{name} = {text!r}: a logarithmic range begins above 0: raise its low end or leave out :log.")
-    values = np.geomspace(first, last, points) if is_log else np.linspace(first, last, points)
-    return np.unique(np.round(values)) if whole else values
+    values = (np.geomspace if scale else np.linspace)(first, last, points)
+    return np.unique(np.round(values)) if integers else values
 
 
 def read_values(path: str | os.PathLike[str]) -> np.ndarray:
@@ -92,7 +90,7 @@ def read_values(path: str | os.PathLike[str]) -> np.ndarray:
         return columns[column]
     try:
         is_array = pathlib.Path(path).suffix == ".npy"
-        # Older versions of NumPy warn of an empty file; it is refused here.
+        # Older versions of NumPy warn of an empty file, which is an error below.
         values = (
             np.load(path, mmap_mode="r")
             if is_array
@@ -130,7 +128,7 @@ def read_columns(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Boxes: the cut of a sweep's grid into boxes of consecutive entries, which are computed and stored one at a time.
+# Boxes: the cut of a sweep's grid into boxes of consecutive entries, which a sweep computes and stores one at a time.
 # ----------------------------------------------------------------------------------------------------
 
 LARGEST = 2**27
@@ -141,8 +139,8 @@ LARGEST = 2**27
 class Boxes:
     """A grid of ``shape``, cut into boxes of shape ``box``; those at the end of an axis may be smaller.
 
-    A box spans the last axes whole, a stretch of one axis, and one place of those before: its entries are consecutive
-    in C order, and boxes in C order are the entries in C order.
+    A box spans the last axes from end to end, a stretch of one axis, and one place of those before: its entries are
+    consecutive in C order, and boxes in C order are the entries in C order.
 
     >>> boxes = Boxes.of((4, 3, 2), most=4)
     >>> boxes.box, len(boxes), boxes.part(1)
@@ -168,8 +166,8 @@ class Boxes:
                 most = min(most, max(1024, -(-size // (8 * shards))))
         most = validation.check_whole(most, "chunk", 1, LARGEST, "a number of entries")
         room, box = min(most, -(-size // shards)), [1] * len(shape)
-        # From the last axis on: an axis that fits is taken whole, and divides the room for those before; the first that
-        # does not fit is cut, and all axes before it have boxes of one place.
+        # From the last axis on: a box spans an axis that fits, which divides the room for those before; the first axis
+        # that does not fit is cut into stretches, and boxes have one place of all axes before it.
         for axis in reversed(range(len(shape))):
             box[axis] = -(-shape[axis] // -(-shape[axis] // room))  # stretches of about one length
             if box[axis] < shape[axis]:
@@ -211,30 +209,16 @@ class Boxes:
         index = validation.check_whole(index, "shard's number", 0, count - 1, f"which of {count} shards, from 0")
         return range(len(self)) if count == 1 else [i for i in range(len(self)) if (i + i // count) % count == index]
 
-    def holding(
-        self, picks: Sequence[np.ndarray]
-    ) -> Iterator[tuple[int, tuple[np.ndarray, ...], tuple[np.ndarray, ...]]]:
-        """Yields the boxes that hold a selection of places along each axis.
-
-        With each box come, by axis, the positions in the selection that it fills, and the positions within the box.
-        """
-        along = [(pick // width, pick % width) for pick, width in zip(picks, self.box, strict=True)]
-        # A box holds the product of what it holds along each axis, which may be nothing.
-        for i in range(len(self)):
-            where = tuple(np.flatnonzero(boxes == at) for (boxes, _), at in zip(along, self.place(i), strict=True))
-            if all(map(len, where)):
-                yield i, where, tuple(places[inside] for (_, places), inside in zip(along, where, strict=True))
-
 
 # ----------------------------------------------------------------------------------------------------
-# Settings: a grid of named axes or a table of rows, whose entries are made when they are needed.
+# Settings: a grid of named axes or a table of rows; a sweep makes the entries of one chunk at a time.
 # ----------------------------------------------------------------------------------------------------
 
 MECHANISM = "mechanism"
 """Name of the axis of mechanism classes, where there are several."""
 
 STRETCH = 2**20
-"""Number of a column's values that are checked or hashed together. Memory only."""
+"""Number of a column's values that a check or a hash takes at a time. Memory only."""
 
 Classes = type | Sequence[type]
 """One mechanism class, or several with the same fields."""
@@ -344,7 +328,7 @@ def rows(mechanism: Classes = PoissonSubsampledGaussian, **columns: Any) -> Sett
     return settings
 
 
-def _settings(mechanism: Classes, given: dict[str, Any], layout: str) -> Settings:
+def _settings(mechanism: Classes, axes: dict[str, Any], layout: str) -> Settings:
     """Returns settings of named values; with a sequence of classes, their indices are the first axis or column."""
     classes = (mechanism,) if isinstance(mechanism, type) else tuple(mechanism)
     if not classes or not all(isinstance(entry, type) and dataclasses.is_dataclass(entry) for entry in classes):
@@ -354,8 +338,8 @@ def _settings(mechanism: Classes, given: dict[str, Any], layout: str) -> Setting
     if not isinstance(mechanism, type):
         values[MECHANISM] = np.array([distinct.index(entry) for entry in classes], np.float64)
     # Axes and constants become float64 arrays that nobody changes later.
-    for name, value in given.items():
-        # Values that are mapped from a file are not copied into memory.
+    for name, value in axes.items():
+        # A file that is mapped into memory may be larger than that: a copy would not fit.
         on_disk = isinstance(value, np.memmap) and value.dtype == np.float64
         array = value if on_disk else np.array(value, dtype=np.float64)
         if array.ndim > 1 or array.size == 0:
@@ -374,27 +358,27 @@ def fields_of(mechanism: type) -> tuple[str, ...]:
 def check(settings: Settings, known: tuple[str, ...], unknown: str | None = None) -> None:
     """Raises ValueError where names are missing or too many, or a value is out of range.
 
-    ``known``: the quantities given beside the mechanism's fields and steps: "delta", "epsilon", or both. ``unknown``:
-    the field that is looked for, and therefore not given.
+    ``known``: the quantities that settings have beside the mechanism's fields and steps: "delta", "epsilon", or both.
+    ``unknown``: the field that the sweep looks for, which no setting has.
     """
-    given = set(settings.values) - {MECHANISM}
+    names = set(settings.values) - {MECHANISM}
     for mechanism in settings.mechanisms:
         for name in {*known, "steps"} & set(fields_of(mechanism)):
             raise ValueError(
                 f"mechanism = {mechanism.__name__} has a field {name}, as the budget has: one axis cannot be both."
             )
         wanted = {*fields_of(mechanism), "steps", *known} - {unknown}
-        if given != wanted:
-            missing, extra = sorted(wanted - given), sorted(given - wanted)
-            what = [f"{', '.join(missing)} missing"] * bool(missing) + [f"{', '.join(extra)} not used"] * bool(extra)
+        if names != wanted:
+            missing, extra = sorted(wanted - names), sorted(names - wanted)
+            wrong = [f"{', '.join(missing)} missing"] * bool(missing) + [f"{', '.join(extra)} not used"] * bool(extra)
             raise ValueError(
-                f"axes of a sweep over {mechanism.__name__}: {'; '.join(what)}: give {', '.join(sorted(wanted))}."
+                f"axes of a sweep over {mechanism.__name__}: {'; '.join(wrong)}: give {', '.join(sorted(wanted))}."
             )
     checks = {"delta": validation.check_delta, "epsilon": validation.check_epsilon, "steps": validation.check_steps}
     for name in (*known, "steps"):
         for stretch in _stretches(settings.values[name]):
             checks[name](stretch)
-    # A mechanism's own checks are asked column by column, with the first value of the others: axes of a grid do not
+    # A mechanism checks its fields column by column, with the first value of the others: axes of a grid do not
     # broadcast against each other.
     for mechanism in settings.mechanisms:
         columns = {name: settings.values[name] for name in fields_of(mechanism) if name != unknown}
@@ -444,7 +428,7 @@ def kinds_of(quantity: str) -> dict[str, np.dtype]:
 
 @dataclass(frozen=True)
 class Quantity:
-    """The quantity that is looked for, and the way it is computed.
+    """The quantity that a sweep looks for, and the way to compute it.
 
     Attributes:
         name: "epsilon", "delta" or "noise_multiplier".
@@ -481,12 +465,12 @@ class Quantity:
 
     @property
     def calibrates(self) -> bool:
-        """Whether the least noise is looked for, and not the cost of a run."""
+        """Whether the sweep looks for the least noise, and not for the cost of a run."""
         return self.name == "noise_multiplier"
 
     @property
     def question(self) -> Kind:
-        """The question that accountants are asked; for the least noise, the one that its bracket answers."""
+        """The question for the accountants; for the least noise, the one that its bracket answers."""
         return ForDelta if self.name == ForDelta.name else ForEpsilon
 
     @property
@@ -499,8 +483,8 @@ class Quantity:
         if self.calibrates:
             return self._least_noise(entry, AccountantCode.SADDLEPOINT)
         bounds = saddlepoint.accountant.answer(*self._arguments(mechanism, entry), self.relation, self.arithmetic)
-        says = bounds.converged | (bounds.upper < self.question.worst) | (bounds.lower > 0)
-        return _entry_of_bounds(bounds, bounds.converged, says, AccountantCode.SADDLEPOINT)
+        answered = bounds.converged | (bounds.upper < self.question.worst) | (bounds.lower > 0)
+        return _entry_of_bounds(bounds, bounds.converged, answered, AccountantCode.SADDLEPOINT)
 
     def by_calls(self, mechanism: type, entry: Entry, before: Entry) -> Entry:
         """Returns the result ``before`` refined by the top level's accountants; ``entry`` has concrete values."""
@@ -513,38 +497,37 @@ class Quantity:
             if self.calibrates:
                 try:
                     return self._least_noise(entry, AccountantCode.ATOMS)
-                except ValueError:  # no noise is enough, as the settings themselves have been checked
+                except ValueError:  # the settings are in range, so that no noise is enough
                     return before
             tolerance = None if self.arithmetic == "float32" else self.tolerance
-            ask = functools.partial(certified.answer, tolerance=tolerance, arithmetic=self.arithmetic)
-            found = ask(*self._arguments(mechanism, entry), self.relation)
-        bounds = exact.intersection(found)
-        says = (bounds.upper < self.question.worst) | (bounds.lower > 0)
-        return _entry_of_bounds(bounds, certified.is_settled(bounds, self.tolerance), says, AccountantCode.ATOMS)
+            arguments = *self._arguments(mechanism, entry), self.relation
+            refined = certified.answer(*arguments, tolerance=tolerance, arithmetic=self.arithmetic)
+        bounds = exact.intersection(refined)
+        answered = (bounds.upper < self.question.worst) | (bounds.lower > 0)
+        return _entry_of_bounds(bounds, certified.is_settled(bounds, self.tolerance), answered, AccountantCode.ATOMS)
 
     def _least_noise(self, entry: Entry, accountant: AccountantCode) -> Entry:
         """Returns the least noise multiplier for an entry's budget and run, and the epsilon that it reaches."""
         budget_and_run = (entry[name] for name in ("epsilon", "delta", "sampling_rate", "steps"))
-        found = calibrate.noise_multiplier(*budget_and_run, relation=self.relation, tolerance=self.tolerance)
-        settled = (found.status == calibrate.Status.CONVERGED) | (found.status == calibrate.Status.NOT_BINDING)
-        return {"noise_multiplier": found.value} | _entry_of_bounds(found.reached, settled, found.satisfied, accountant)
+        noise = calibrate.noise_multiplier(*budget_and_run, relation=self.relation, tolerance=self.tolerance)
+        settled = (noise.status == calibrate.Status.CONVERGED) | (noise.status == calibrate.Status.NOT_BINDING)
+        return {"noise_multiplier": noise.value} | _entry_of_bounds(noise.reached, settled, noise.satisfied, accountant)
 
     def _arguments(self, mechanism: type, entry: Entry) -> tuple[Any, Any, Question]:
         """Returns an accountant's arguments for an entry: mechanism, steps and question."""
-        made = mechanism(**{name: entry[name] for name in fields_of(mechanism)})
-        asked = self.question
-        return made, entry["steps"], asked(entry[asked.given])
+        fields = {name: entry[name] for name in fields_of(mechanism)}
+        return mechanism(**fields), entry["steps"], self.question(entry[self.question.given])
 
 
-def _entry_of_bounds(bounds: Bounds, converged: Any, says: Any, accountant: int) -> Entry:
-    """Returns an entry's results by name; ``says`` is whether the accountant has an answer: if not, none has."""
-    return vars(bounds) | {"converged": converged, "accountant": says * np.int8(accountant)}
+def _entry_of_bounds(bounds: Bounds, converged: Any, answered: Any, accountant: int) -> Entry:
+    """Returns an entry's results by name; where the accountant has not ``answered``, none has."""
+    return vars(bounds) | {"converged": converged, "accountant": answered * np.int8(accountant)}
 
 
 def quantity_of(
     name: str, mode: str, relation: Relation, tolerance: float | None, arithmetic: Certified = "auto"
 ) -> Quantity:
-    """Returns the quantity, with the accountants' own tolerance where none is given."""
+    """Returns the quantity, with the accountants' own tolerance in the place of None."""
     quantity = Quantity(name, mode, relation, 0.0, arithmetic)
     default = calibrate.targets.TOLERANCE if quantity.calibrates else quantity.question.tolerance
     return replace(quantity, tolerance=default if tolerance is None else tolerance)
@@ -579,7 +562,7 @@ class Description:
 
     @property
     def stored(self) -> dict[str, np.dtype]:
-        """Names and types of the numbers stored for each entry: results, and for rows their settings."""
+        """Names and types of the numbers that a store has of each entry: results, and for rows their settings."""
         rows = self.columns if self.layout == "rows" else ()
         return {name: kind_of_setting(name) for name in rows} | self.results
 
@@ -592,8 +575,8 @@ class Description:
         """Returns in words how this one, "there", differs from another, "here"; an empty text where they are equal."""
         there, here = record_of(self), record_of(other)
         names = [name for name in there if there[name] != here[name]]
-        told = [f"{name} {there[name]!r} there, {here[name]!r} here" for name in names if name != "digest"]
-        return "; ".join(told or ["other values on an axis"] * len(names))
+        described = [f"{name} {there[name]!r} there, {here[name]!r} here" for name in names if name != "digest"]
+        return "; ".join(described or ["other values on an axis"] * len(names))
 
 
 def record_of(description: Description) -> dict[str, Any]:
@@ -612,7 +595,7 @@ def description_of(record: dict[str, Any]) -> Description:
     """Returns the description in a record; raises ValueError, TypeError or KeyError where it holds none."""
     boxes = Boxes(_positive_integers(record["shape"]), _positive_integers(record["chunk"]))
     texts = ("quantity", "mode", "relation", "arithmetic", "layout", "digest")
-    found = Description(
+    description = Description(
         **{name: _text(record[name]) for name in texts},
         tolerance=float(record["tolerance"]),
         constants={_text(name): float(value) for name, value in dict(record["constants"]).items()},
@@ -621,21 +604,24 @@ def description_of(record: dict[str, Any]) -> Description:
         columns=tuple(map(_text, record["columns"])),
         boxes=boxes,
     )
-    validation.check_one_of(found.quantity, "quantity", ("epsilon", "delta", "noise_multiplier"))
-    validation.check_one_of(found.layout, "layout", ("grid", "rows"))
+    validation.check_one_of(description.quantity, "quantity", ("epsilon", "delta", "noise_multiplier"))
+    validation.check_one_of(description.layout, "layout", ("grid", "rows"))
     # Names become file names: none may lead out of the folder, and no two may be equal.
-    settings, names = (*found.columns, *found.constants), (*found.columns, *found.constants, *found.results)
+    settings = (*description.columns, *description.constants)
+    names = (*settings, *description.results)
     if not all(map(str.isidentifier, settings)) or len(set(names)) < len(names):
         raise ValueError(f"its settings have the names {settings}.")
     if len(boxes) > 2**24 or math.prod(boxes.box) > LARGEST:  # a damaged record must not exhaust the memory
         raise ValueError(f"it has {len(boxes)} chunks of {math.prod(boxes.box)} entries.")
-    if len(boxes.shape) != len(boxes.box) or len(boxes.shape) != len(found.dimensions):
-        raise ValueError(f"its shape {boxes.shape} is not that of its axes {found.columns}, in chunks {boxes.box}.")
-    return found
+    if len(boxes.shape) != len(boxes.box) or len(boxes.shape) != len(description.dimensions):
+        raise ValueError(
+            f"its shape {boxes.shape} is not that of its axes {description.columns}, in chunks {boxes.box}."
+        )
+    return description
 
 
 def kind_of_setting(name: str) -> np.dtype:
-    """Returns the type by which an axis, or a column of rows, is stored."""
+    """Returns the type in which a store has an axis, or a column of rows."""
     return np.dtype(np.int8 if name == MECHANISM else np.float64)
 
 

@@ -1,16 +1,16 @@
 """The results of a sweep: stores in memory and on disk, merging of shards, searches, export files, and the class Sweep.
 
-A store is a set of named arrays that are cut into boxes, each computed, written and read as a whole. So a sweep on disk
-needs the memory of one box, survives an interruption, and can be made by many jobs.
+A store is a set of named arrays, cut into boxes. A sweep computes, writes and reads one box at a time. So a sweep on
+disk needs the memory of one box, survives an interruption, and can be the work of many jobs.
 
 In reading order:
 
-- :class:`Memory`, :class:`Columns`: results in memory, and arrays that are read when they are asked for.
+- :class:`Memory`: results in memory.
 - :class:`Folder`: results in a folder, a Zarr store.
 - :func:`key`, :func:`pack`, :func:`unpack`: the chunks of a Zarr store.
-- :func:`merge`: shards put together.
-- :func:`write`: files for other programs.
+- :func:`merge`: one sweep of all its shards.
 - :class:`Sweep`, :func:`load`: the object that users hold.
+- :data:`WRITERS`: files for other programs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import importlib
 import io
 import math
 import os
 import pathlib
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, BinaryIO
 
@@ -60,7 +61,7 @@ class Memory:
         """Returns the array of this name for the entries of box ``i``."""
         return self.arrays[name].reshape(-1)[self.boxes.part(i)]
 
-    def whole(self, name: str) -> np.ndarray:
+    def read_all(self, name: str) -> np.ndarray:
         """Returns the array of this name for all entries."""
         return self.arrays[name]
 
@@ -74,36 +75,18 @@ class Memory:
         return False
 
 
-class Columns(Mapping[str, np.ndarray]):
-    """A mapping from names to a store's arrays, each read whenever it is asked for."""
-
-    def __init__(self, store: Store, names: Sequence[str]) -> None:
-        self._store, self._names = store, names
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._store.whole(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
 # ----------------------------------------------------------------------------------------------------
 # Folders: a sweep on disk, which fills up chunk by chunk, and is checkpoint, shard and result at once.
 #
 # The folder is a Zarr store, which Zarr's readers in many languages, and xarray, open as it is: an array for each
-# result and each axis. A chunk is a file, whole or not there. So the files tell what has been computed: a killed
-# process loses only its unfinished chunk; shards are disjoint sets of files; to merge them is to put the files
-# together. Missing chunks read as the trivial bounds, from 0 to infinity (for a delta: to 1). Should two processes work
-# in one folder, they write the same files with the same content.
+# result and each axis. A chunk is a file, complete or not there. So the files say which chunks are done: a killed
+# process loses only its unfinished chunk; shards are disjoint sets of files, and a merge puts them into one folder.
+# Missing chunks read as the trivial bounds, from 0 to infinity (for a delta: to 1). Should two processes work in one
+# folder, they write the same files with the same content.
 # ----------------------------------------------------------------------------------------------------
 
 FORMAT = 1
-"""Version of the attributes that describe a sweep in a folder, beside those that Zarr asks for."""
+"""Version of the attributes that describe a sweep in a folder, in addition to those of Zarr."""
 
 Shard = tuple[int, int]
 """A shard's number, from 0, and the number of shards."""
@@ -153,44 +136,46 @@ class Folder:
         """Returns a new folder, or an existing one to go on with, whose cut into boxes then counts.
 
         ``axes``: a grid's, with classes by their numbers. Raises ValueError where the folder holds something else, or
-        holds this sweep and neither ``resume`` nor ``overwrite`` is given.
+        holds this sweep and neither ``resume`` nor ``overwrite`` is set.
         """
-        found = cls(path, description, shard)
+        folder = cls(path, description, shard)
         if (path / METADATA).exists():
-            there = cls.open(path)
+            existing = cls.open(path)
             if overwrite:
-                there._clear()
+                existing._clear()
             else:
-                found = there._check(found)
+                existing._check_same(folder)
                 if not resume:
-                    done = len(there.held) - len(there.missing())
+                    done = len(existing.held) - len(existing.missing())
                     raise ValueError(
-                        f"out = {path} holds {done} of {len(there.held)} chunks of this sweep: give resume (--resume) "
-                        "to go on from there, or overwrite (--overwrite) to start afresh."
+                        f"out = {path} holds {done} of {len(existing.held)} chunks of this sweep: give resume "
+                        "(--resume) to go on from there, or overwrite (--overwrite) to start afresh."
                     )
+                folder = existing
         elif path.exists() and (path.is_file() or any(not entry.name.startswith(".") for entry in path.iterdir())):
             raise ValueError(f"out = {path} is something else, and no folder of a sweep: name one of its own.")
-        found._describe(axes)
-        return found
+        folder._describe(axes)
+        return folder
 
-    def _check(self, wanted: Folder) -> Folder:
-        """Returns this folder; raises ValueError where it is another sweep's, or another shard's."""
-        one, two = self.description, wanted.description
-        differing = one.difference(two if one.boxes.shape != two.boxes.shape else replace(two, boxes=one.boxes))
-        if not differing and self.shard != wanted.shard:
-            differing = f"shard {_name_shard(self.shard)} there, {_name_shard(wanted.shard)} here"
-        if differing:
+    def _check_same(self, wanted: Folder) -> None:
+        """Raises ValueError where this folder is another sweep's, or another shard's; their cuts may differ."""
+        here, description = self.description, wanted.description
+        if here.boxes.shape == description.boxes.shape:
+            description = replace(description, boxes=here.boxes)
+        difference = here.difference(description)
+        if not difference and self.shard != wanted.shard:
+            difference = f"shard {_name_shard(self.shard)} there, {_name_shard(wanted.shard)} here"
+        if difference:
             raise ValueError(
-                f"out = {self.path} is of another sweep ({differing}): give the arguments that it was begun with, name "
-                "another folder, or give overwrite (--overwrite)."
+                f"out = {self.path} is of another sweep ({difference}): give the arguments that it was begun with, "
+                "name another folder, or give overwrite (--overwrite)."
             )
-        return self
 
     def missing(self) -> list[int]:
         """Returns the boxes that have a file missing."""
         folders = [self.path / name for name in self.kinds]
-        there = [{entry.name for entry in os.scandir(folder)} if folder.is_dir() else set() for folder in folders]
-        return [i for i in self.held if not all(key(self.boxes.place(i)) in names for names in there)]
+        files = [{entry.name for entry in os.scandir(folder)} if folder.is_dir() else set() for folder in folders]
+        return [i for i in self.held if not all(key(self.boxes.place(i)) in names for names in files)]
 
     def read(self, name: str, i: int) -> np.ndarray:
         """Returns the array of this name for box ``i``; raises ValueError where its file is missing or damaged."""
@@ -198,25 +183,25 @@ class Folder:
         try:
             box = unpack(file, self.kinds[name], math.prod(self.boxes.box))
         except (OSError, ValueError) as error:
-            what = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
+            damage = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
             raise ValueError(
-                f"{file} {what}: give resume (--resume) to the sweep that made it: it is computed again."
+                f"{file} {damage}: give resume (--resume) to the sweep that made it: it is computed again."
             ) from None
         return box[: math.prod(self.boxes.extent(i))]
 
-    def whole(self, name: str) -> np.ndarray:
+    def read_all(self, name: str) -> np.ndarray:
         """Returns the array of this name for all entries; raises ValueError for a shard."""
         if len(self.held) < len(self.boxes):
             raise ValueError(f"{self.path} holds shard {_name_shard(self.shard)} of a sweep: merge all shards first.")
-        found = np.empty(math.prod(self.boxes.shape), self.kinds[name])
+        values = np.empty(math.prod(self.boxes.shape), self.kinds[name])
         for i in self.held:
-            found[self.boxes.part(i)] = self.read(name, i)
-        return found.reshape(self.boxes.shape)
+            values[self.boxes.part(i)] = self.read(name, i)
+        return values.reshape(self.boxes.shape)
 
     def write(self, i: int, arrays: Arrays) -> None:
         """Stores the results of box ``i``: they are on the disk when this returns."""
         try:
-            # Every chunk's file has a whole box, as Zarr asks; one at the end of an axis is filled up with zeros.
+            # Zarr wants files of one size: zeros fill up a box at the end of an axis.
             for name, kind in self.kinds.items():
                 box = np.zeros(math.prod(self.boxes.box), kind)
                 box[: len(arrays[name])] = arrays[name]
@@ -230,10 +215,10 @@ class Folder:
     def holds(self, i: int) -> bool:
         """Returns whether all files of box ``i`` are there and intact."""
         try:
-            found = {name: self.read(name, i) for name in self.kinds}
+            box = {name: self.read(name, i) for name in self.kinds}
         except ValueError:
             return False
-        return bool(np.all(found["lower"] <= found["upper"]))  # false for NaN, too
+        return bool(np.all(box["lower"] <= box["upper"]))  # false for NaN, too
 
     def adopt(self, other: Folder) -> None:
         """Takes over all chunks of another folder: by hard links on the same disk, else by copies."""
@@ -250,15 +235,15 @@ class Folder:
 
     def axes(self) -> Arrays:
         """Returns the values of a grid's axes, with classes by their numbers."""
-        found = {}
+        axes = {}
         if self.description.layout == "grid":
             for name, length in zip(self.description.columns, self.boxes.shape, strict=True):
                 file = self.path / name / key((0,))
                 try:
-                    found[name] = unpack(file, kind_of_setting(name), length)
+                    axes[name] = unpack(file, kind_of_setting(name), length)
                 except (OSError, ValueError) as error:
                     raise ValueError(f"{file} is missing or damaged ({error}): sweep again with overwrite.") from None
-        return found
+        return axes
 
     def _describe(self, axes: Mapping[str, np.ndarray]) -> None:
         """Writes the store's metadata and axes where they are missing, first the file that marks a sweep's folder."""
@@ -271,7 +256,7 @@ class Folder:
             "zarr_format": 3,
             "node_type": "group",
             "attributes": {"jaxacct_sweep": FORMAT, **record_of(self.description), "shard": self.shard},
-            # A copy of the arrays' own metadata, so that readers need one file.
+            # A copy of the arrays' own metadata: readers need one file.
             "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": arrays},
         }
         metadata = {self.path: group} | {self.path / name: array for name, array in arrays.items()}
@@ -321,7 +306,7 @@ class Folder:
 
 
 Store = Memory | Folder
-"""Store of a sweep's arrays, which are computed, written and read box by box."""
+"""Store of a sweep's arrays, which a sweep computes, writes and reads box by box."""
 
 
 def _name_shard(shard: Shard | None) -> str:
@@ -361,20 +346,20 @@ def unpack(file: pathlib.Path, kind: np.dtype, count: int) -> np.ndarray:
     try:
         with file.open("rb") as opened:
             most = size + size // 64 + 1024  # incompressible data grows by less
-            content = opened.read(min(most, os.fstat(opened.fileno()).st_size))
+            packed = opened.read(min(most, os.fstat(opened.fileno()).st_size))
         unpacker = zlib.decompressobj(wbits=31)  # gzip's format, with a comparison of checksum and length
-        found = unpacker.decompress(content, size + 1)
+        content = unpacker.decompress(packed, size + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from None
-    if len(found) != size or not unpacker.eof or unpacker.unused_data:
+    if len(content) != size or not unpacker.eof or unpacker.unused_data:
         raise ValueError(f"it does not hold the {size} bytes that it should")
     if kind == np.dtype(bool):
-        return np.frombuffer(found, np.uint8) != 0
-    return np.frombuffer(found, kind.newbyteorder("<")).astype(kind)
+        return np.frombuffer(content, np.uint8) != 0
+    return np.frombuffer(content, kind.newbyteorder("<")).astype(kind)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Merging: the shards of a sweep put together.
+# Merging: one sweep of all its shards.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -382,7 +367,7 @@ def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]])
     """Returns the sweep that shards make together, in a folder: to the last bit the one of a single process.
 
     Args:
-        out: folder of the whole sweep; one left by an interrupted merge is completed.
+        out: folder of the merged sweep; a further call completes what an interrupted one left there.
         shards: the folders of all shards, in any order.
 
     Every chunk's checksum is compared. On one disk nothing is copied: files get a second name, and the shards' folders
@@ -403,8 +388,8 @@ def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]])
     folders = [Folder.open(pathlib.Path(path)) for path in shards]
     if not folders:
         raise ValueError("shards are none: give the folders of all of them.")
-    first, there = folders[0], dict[int, Folder]()
-    # Every folder has to be a shard of the first one's sweep and cut, each number once; ``there`` collects them.
+    first, by_index = folders[0], dict[int, Folder]()
+    # Every folder has to be a shard of the first one's sweep and cut; each number may occur once.
     for folder in folders:
         if folder.shard is None:
             raise ValueError(f"shards: {folder.path} is a whole sweep, and no shard of one: leave it out.")
@@ -413,14 +398,14 @@ def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]])
             raise ValueError(
                 f"shards: {folder.path} is one of {count}, and {first.path} is not: give those of one cut."
             )
-        if differing := folder.description.difference(first.description):
+        if difference := folder.description.difference(first.description):
             raise ValueError(
-                f"shards: {folder.path} is of another sweep than {first.path} ({differing}): give the shards of one."
+                f"shards: {folder.path} is of another sweep than {first.path} ({difference}): give the shards of one."
             )
-        if index in there:
-            raise ValueError(f"shards: {folder.path} and {there[index].path} are both shard {index}/{count}: give one.")
-        there[index] = folder
-    if missing := sorted(set(range(count)) - set(there)):
+        if twin := by_index.get(index):
+            raise ValueError(f"shards: {folder.path} and {twin.path} are both shard {index}/{count}: give one.")
+        by_index[index] = folder
+    if missing := sorted(set(range(count)) - set(by_index)):
         raise ValueError(
             f"shards: {', '.join(f'{index}/{count}' for index in missing)} missing: give all {count}; what has "
             "not been run is run by --shard."
@@ -432,66 +417,10 @@ def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]])
                 f"shards: {folder.path}: {len(damaged)} of its {len(folder.held)} chunks are missing or damaged: run "
                 "it again with --resume: they are computed again."
             )
-    whole = Folder.begin(pathlib.Path(out), first.description, first.axes(), resume=True)
+    merged = Folder.begin(pathlib.Path(out), first.description, first.axes(), resume=True)
     for folder in folders:
-        whole.adopt(folder)
+        merged.adopt(folder)
     return load(out)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Files for other programs: a line for each entry (.csv, .parquet), or one JSON object.
-# ----------------------------------------------------------------------------------------------------
-
-SUFFIXES = (".csv", ".parquet", ".json")
-"""Suffixes of the files that results can be written to."""
-
-
-def write(sweep: Sweep, path: pathlib.Path) -> None:
-    """Writes a file in the format of its suffix, whole or not at all; but for JSON only a chunk is in memory."""
-    check_suffix(path)
-    if path.suffix == ".csv":
-        write_whole(path, lambda file: _csv(sweep, file))
-    elif path.suffix == ".parquet":
-        write_whole(path, lambda file: _parquet(sweep, file))
-    else:
-        write_whole(path, (json_files.dumps(sweep.as_dict()) + "\n").encode())
-
-
-def check_suffix(path: pathlib.Path, known: tuple[str, ...] = SUFFIXES) -> None:
-    """Raises ValueError where the suffix names no known format."""
-    if path.suffix not in known:
-        raise ValueError(f"path = {path}: the suffix says the format: give one of {', '.join(known)}.")
-
-
-def _csv(sweep: Sweep, file: BinaryIO) -> None:
-    """Writes the entries as CSV, chunk by chunk."""
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-    lines = csv.writer(text, lineterminator="\n")
-    for i, piece in enumerate(sweep.pieces()):
-        if i == 0:
-            lines.writerow(piece)
-        lines.writerows(zip(*(values.tolist() for values in piece.values()), strict=True))
-    text.detach()
-
-
-def _parquet(sweep: Sweep, file: BinaryIO) -> None:
-    """Writes the entries as Parquet, chunk by chunk."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError('.parquet needs pyarrow, which is missing: pip install "jaxacct[sweep]".') from None
-    writer = None
-    for piece in sweep.pieces():
-        # Texts are stored as indices into a list of them, as there are few different ones.
-        arrays = {name: pyarrow.array(values) for name, values in piece.items()}
-        table = pyarrow.table(
-            {name: a.dictionary_encode() if piece[name].dtype.kind == "U" else a for name, a in arrays.items()}
-        )
-        writer = writer or pyarrow.parquet.ParquetWriter(file, table.schema)
-        writer.write_table(table)
-    if writer is not None:
-        writer.close()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -501,7 +430,7 @@ def _parquet(sweep: Sweep, file: BinaryIO) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Sweep(Description):
-    """The results of a sweep. Those of a sweep with ``out`` stay in its folder, and are read when they are asked for.
+    """The results of a sweep. Those of a sweep with ``out`` stay in its folder; each look-up reads them there.
 
     Attributes:
         quantity: "epsilon", "delta" or "noise_multiplier".
@@ -524,8 +453,8 @@ class Sweep(Description):
 
     >>> from jaxacct.sweep import epsilon, grid
     >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5)
-    >>> found = epsilon(settings, relation="remove")
-    >>> found.shape, found["upper"].round(4).tolist(), found.counts()["saddlepoint"]
+    >>> results = epsilon(settings, relation="remove")
+    >>> results.shape, results["upper"].round(4).tolist(), results.counts()["saddlepoint"]
     ((2,), [6.1877, 2.1627], 2)
     """
 
@@ -535,7 +464,7 @@ class Sweep(Description):
     def __getitem__(self, name: str) -> np.ndarray:
         """Returns the results of this name."""
         validation.check_one_of(name, "name", tuple(self.results))
-        return self.store.whole(name)
+        return self.store.read_all(name)
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
@@ -543,16 +472,16 @@ class Sweep(Description):
 
         They are arrays of :attr:`shape`: "lower", "estimate", "upper" float64, as in :class:`~jaxacct.Bounds`;
         "converged" bool; "accountant" int8, an :class:`~jaxacct.sweep.AccountantCode`. A sweep for the least noise has
-        "noise_multiplier" as well, and bounds on the epsilon reached with it. An array in a folder is read whole
-        whenever it is asked for, 8 bytes an entry; :meth:`pieces` and all that uses it take the memory of a chunk.
+        "noise_multiplier" as well, and bounds on the epsilon reached with it. Those of a folder are all read, 26 bytes
+        an entry; ``sweep["upper"]`` reads one, and :meth:`pieces` and its users take the memory of a chunk.
         """
-        return Columns(self.store, tuple(self.results))
+        return {name: self[name] for name in self.results}
 
     @property
     def axes(self) -> Mapping[str, np.ndarray]:
         """Values (n,) by name: a grid's axes in order, or the columns of rows; classes by their names."""
         return self.name_columns(
-            self.grid if self.layout == "grid" else {name: self.store.whole(name) for name in self.columns}
+            self.grid if self.layout == "grid" else {name: self.store.read_all(name) for name in self.columns}
         )
 
     @property
@@ -617,16 +546,16 @@ class Sweep(Description):
         """Returns columns with classes and accountants by their names."""
         accountants = {int(entry): entry.name.lower() for entry in AccountantCode}
         texts = {MECHANISM: dict(enumerate(self.mechanisms)), "accountant": accountants}
-        found = dict(columns)
+        named = dict(columns)
         for name in texts.keys() & columns.keys():
             codes = columns[name].astype(int)
-            found[name] = np.array([*texts[name].values()])[np.searchsorted([*texts[name]], codes)]
-        return found
+            named[name] = np.array([*texts[name].values()])[np.searchsorted([*texts[name]], codes)]
+        return named
 
     def pieces(self) -> Iterator[Arrays]:
         """Yields the entries in C order, a chunk at a time: settings and results by column.
 
-        ``map(pandas.DataFrame, found.pieces())`` gives consecutive frames.
+        ``map(pandas.DataFrame, results.pieces())`` gives consecutive frames.
         """
         for i in self.store.held:
             yield self.name_columns({name: self.column(name, i) for name in self.names})
@@ -654,8 +583,8 @@ class Sweep(Description):
 
         >>> from jaxacct.sweep import epsilon, grid
         >>> settings = grid(noise_multiplier=[1.0, 2.0, 3.0], sampling_rate=0.01, steps=10_000, delta=1e-5)
-        >>> found = epsilon(settings, relation="remove")
-        >>> found.best(3.5, steps=(10_000, None), count=2)["noise_multiplier"].tolist()
+        >>> results = epsilon(settings, relation="remove")
+        >>> results.best(3.5, steps=(10_000, None), count=2)["noise_multiplier"].tolist()
         [2.0, 3.0]
         """
         if least is not None and most is not None:
@@ -671,29 +600,30 @@ class Sweep(Description):
         numbers = tuple(name for name in self.names if name not in (MECHANISM, "accountant"))
         for name in (by, *ranges):
             validation.check_one_of(name, "name", numbers)
-        limits = {
-            name: (-math.inf if low is None else low, math.inf if high is None else high)
-            for name, (low, high) in ranges.items()
-        }
-        low, high = limits.get("upper", (-math.inf, math.inf))
-        limits["upper"] = low, min(high, at_most)
-        order = sorted(limits, key=lambda name: name in self.results)
-        kept: Arrays = {}
-        # Chunk by chunk: the entries in range join ``kept``, the best so far, which is cut to ``count`` again. Settings
-        # are compared before results, as a chunk without a setting in range need not be read.
+        low, high = ranges.get("upper", (None, None))
+        ranges["upper"] = low, at_most if high is None else min(high, at_most)
+        best: Arrays = {}
+        # The entries of each chunk that are in range join the best so far, of which ``count`` stay.
         for i in self.store.held:
-            inside = np.ones(math.prod(self.boxes.extent(i)), bool)
-            for name in order:
-                if np.any(inside):
-                    values = self.column(name, i)
-                    inside &= (values >= limits[name][0]) & (values <= limits[name][1])
-            places = np.flatnonzero(inside)
+            places = np.flatnonzero(self._in_range(i, ranges))
             if len(places):
-                found = {name: self.column(name, i)[places] for name in self.names}
-                kept = {name: np.concatenate([kept[name], found[name]]) for name in found} if kept else found
-                first = np.lexsort((-kept["upper"], -kept[by] if most else kept[by]))[:count]
-                kept = {name: values[first] for name, values in kept.items()}
-        return self.name_columns(kept)
+                entries = {name: self.column(name, i)[places] for name in self.names}
+                best = {name: np.concatenate([best[name], entries[name]]) for name in entries} if best else entries
+                order = np.lexsort((-best["upper"], -best[by] if most else best[by]))[:count]
+                best = {name: values[order] for name, values in best.items()}
+        return self.name_columns(best)
+
+    def _in_range(self, i: int, ranges: Mapping[str, tuple[float | None, float | None]]) -> np.ndarray:
+        """Returns whether each entry of chunk ``i`` is in all ranges.
+
+        It compares settings before results, and does not read a chunk without a setting in range.
+        """
+        inside = np.ones(math.prod(self.boxes.extent(i)), bool)
+        for name in sorted(ranges, key=lambda name: name in self.results):
+            if np.any(inside):
+                values, (low, high) = self.column(name, i), ranges[name]
+                inside &= (low is None or values >= low) & (high is None or values <= high)
+        return inside
 
     def downsampled(self, most: int = 256, **at: float | str) -> Sweep:
         """Returns a part of a grid in memory: at most ``most`` values of each axis, both ends among them.
@@ -711,8 +641,8 @@ class Sweep(Description):
 
         >>> from jaxacct.sweep import epsilon, grid
         >>> settings = grid(noise_multiplier=[1.0, 2.0, 3.0], sampling_rate=0.01, steps=[10_000], delta=1e-5)
-        >>> found = epsilon(settings, relation="remove")
-        >>> found.downsampled(2, steps=10_000).axes["noise_multiplier"].tolist()
+        >>> results = epsilon(settings, relation="remove")
+        >>> results.downsampled(2, steps=10_000).axes["noise_multiplier"].tolist()
         [1.0, 3.0]
         """
         if self.layout != "grid":
@@ -721,36 +651,34 @@ class Sweep(Description):
         for name in at:
             validation.check_one_of(name, "axis", self.columns, " by this sweep")
         axes = self.axes
-        picks = [
-            np.array([_place(name, axes[name], at[name])])
+        picks = {
+            name: np.array([_position(name, axes[name], at[name])])
             if name in at
             else np.unique(np.linspace(0, length - 1, min(most, length)).round().astype(int))
             for name, length in zip(self.columns, self.shape, strict=True)
-        ]
-        arrays = {name: np.empty([len(pick) for pick in picks], kind) for name, kind in self.results.items()}
-        for i, where, within in self.boxes.holding(picks):
-            for name, values in arrays.items():
-                box = self.store.read(name, i).reshape(self.boxes.extent(i))
-                values[np.ix_(*where)] = box[np.ix_(*within)]
-        rest = tuple(name for name in self.columns if name not in at)
-        grid = {name: self.grid[name][pick] for name, pick in zip(self.columns, picks, strict=True) if name in rest}
-        shape = tuple(len(values) for values in grid.values())
-        fixed = {
-            name: float(axes[name][pick[0]])
-            for name, pick in zip(self.columns, picks, strict=True)
-            if name in at and name != MECHANISM
         }
-        kinds = (str(at[MECHANISM]),) if MECHANISM in at else self.mechanisms
-        digest = hashlib.sha256(f"{self.digest}{[pick.tolist() for pick in picks]}".encode()).hexdigest()[:16]
+        numbers = np.zeros(1, np.int64)  # of the entries in the part, ascending
+        for pick, length in zip(picks.values(), self.shape, strict=True):
+            numbers = (numbers[:, None] * length + pick).ravel()
+        grid = {name: self.grid[name][pick] for name, pick in picks.items() if name not in at}
+        shape = tuple(map(len, grid.values()))
+        arrays = {name: np.empty(shape, kind) for name, kind in self.results.items()}
+        for i in range(len(self.boxes)):
+            chunk = self.boxes.part(i)
+            first, end = np.searchsorted(numbers, (chunk.start, chunk.stop))
+            for name in arrays if first < end else ():
+                arrays[name].reshape(-1)[first:end] = self.store.read(name, i)[numbers[first:end] - chunk.start]
+        fixed = {name: float(axes[name][picks[name][0]]) for name in picks if name in at and name != MECHANISM}
+        places = [pick.tolist() for pick in picks.values()]
         description = replace(
-            self.describe(), columns=rest, constants=self.constants | fixed, mechanisms=kinds, boxes=Boxes.of(shape),
-            digest=digest,
+            self.describe(), columns=tuple(grid), constants=self.constants | fixed, boxes=Boxes.of(shape),
+            mechanisms=(str(at[MECHANISM]),) if MECHANISM in at else self.mechanisms,
+            digest=hashlib.sha256(f"{self.digest}{places}".encode()).hexdigest()[:16],
         )  # fmt: skip
-        part = Memory(description.boxes, {name: values.reshape(shape) for name, values in arrays.items()})
-        return Sweep(**vars(description), grid=grid, store=part)
+        return Sweep(**vars(description), grid=grid, store=Memory(description.boxes, arrays))
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the whole sweep as plain Python values, as a JSON file has it."""
+        """Returns the sweep with all results as plain Python values, as a JSON file has it."""
         results = self.name_columns({name: values.ravel() for name, values in self.arrays.items()})
         return question_of(self) | {
             "axes": {name: values.tolist() for name, values in self.axes.items()},
@@ -763,11 +691,13 @@ class Sweep(Description):
         """Writes the results: a folder as ``out`` does, or by the suffix .csv, .parquet (a line an entry) or .json.
 
         Arrays in JSON are flat, the last axis moving fastest; infinite and NaN become the strings "inf" and "nan".
-        Files are whole or not there, and but for JSON made chunk by chunk. ``overwrite`` applies to folders alone.
+        Files are complete or not there. All but JSON take the memory of a chunk. ``overwrite`` applies to folders
+        alone.
         """
         path = pathlib.Path(path)
         if path.suffix:
-            write(self, path)
+            check_suffix(path, tuple(WRITERS))
+            write_whole(path, lambda file: WRITERS[path.suffix](self, file))
             return
         if isinstance(self.store, Folder) and path.resolve() == self.store.path.resolve():
             raise ValueError(f"path = {path} is where these results are read from: name another folder.")
@@ -777,12 +707,7 @@ class Sweep(Description):
 
     def to_pandas(self) -> Any:
         """Returns a ``pandas.DataFrame`` with a row for each entry, from :meth:`pieces`; pandas must be installed."""
-        try:
-            import pandas
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(
-                'to_pandas needs pandas, which is missing: pip install "jaxacct[sweep]".'
-            ) from None
+        pandas = _import("pandas", "to_pandas")
         return pandas.concat(map(pandas.DataFrame, self.pieces()), ignore_index=True)
 
     def to_xarray(self, **options: Any) -> Any:
@@ -792,16 +717,9 @@ class Sweep(Description):
         ``chunks={}`` for arrays of dask. Arrays draw themselves: ``sweep.to_xarray()["upper"].plot()`` is a heat map,
         or a curve over a single axis.
         """
-        try:
-            import xarray
-
-            if isinstance(self.store, Folder):
-                import zarr  # noqa: F401
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f'to_xarray needs {error.name}, which is missing: pip install "jaxacct[sweep]".'
-            ) from None
+        xarray = _import("xarray", "to_xarray")
         if isinstance(self.store, Folder):
+            _import("zarr", "to_xarray")
             data = xarray.open_zarr(self.store.path, **{"chunks": None} | options)
             data = data.set_coords(self.columns)
         else:
@@ -817,7 +735,7 @@ class Sweep(Description):
         return Description(**{field.name: getattr(self, field.name) for field in fields(Description)})
 
 
-def _place(name: str, values: np.ndarray, wanted: float | str) -> int:
+def _position(name: str, values: np.ndarray, wanted: float | str) -> int:
     """Returns the position of a value on an axis, up to rounding; raises ValueError where the axis lacks it."""
     if values.dtype.kind == "U":
         validation.check_one_of(wanted, name, tuple(values))
@@ -834,7 +752,7 @@ def load(path: str | os.PathLike[str]) -> Sweep:
     Args:
         path: the folder; a shard's folder gives the results of that shard.
 
-    The results stay there, and are read when they are asked for.
+    The results stay there, and each look-up reads them.
 
     Raises:
         ValueError: the folder is no sweep's, is damaged, or the sweep is not finished.
@@ -843,9 +761,9 @@ def load(path: str | os.PathLike[str]) -> Sweep:
     >>> import tempfile
     >>> from jaxacct.sweep import epsilon, grid
     >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5)
-    >>> found = epsilon(settings, relation="remove")
+    >>> results = epsilon(settings, relation="remove")
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found.save(f"{folder}/sweep")
+    ...     results.save(f"{folder}/sweep")
     ...     load(f"{folder}/sweep").upper.round(4).tolist()
     [6.1877, 2.1627]
     """
@@ -856,3 +774,57 @@ def load(path: str | os.PathLike[str]) -> Sweep:
             "sweep that made it, to have them computed."
         )
     return Sweep(**vars(folder.description), grid=folder.axes(), store=folder)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Files for other programs: a line for each entry (.csv, .parquet), or one JSON object.
+# ----------------------------------------------------------------------------------------------------
+
+
+def _import(name: str, use: str) -> Any:
+    """Returns a module of the extra [sweep]; raises ModuleNotFoundError, with the remedy, where it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'{use} needs {error.name}, which is missing: pip install "jaxacct[sweep]".'
+        ) from None
+
+
+def check_suffix(path: pathlib.Path, known: tuple[str, ...]) -> None:
+    """Raises ValueError where the suffix names no known format."""
+    if path.suffix not in known:
+        raise ValueError(f"path = {path}: the suffix says the format: give one of {', '.join(known)}.")
+
+
+def _write_csv(sweep: Sweep, file: BinaryIO) -> None:
+    """Writes the entries as CSV, chunk by chunk."""
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(sweep.names)
+    for piece in sweep.pieces():
+        lines.writerows(zip(*(values.tolist() for values in piece.values()), strict=True))
+    text.detach()
+
+
+def _write_parquet(sweep: Sweep, file: BinaryIO) -> None:
+    """Writes the entries as Parquet, chunk by chunk."""
+    pyarrow, parquet = _import("pyarrow", ".parquet"), _import("pyarrow.parquet", ".parquet")
+    writer = None
+    for piece in sweep.pieces():
+        arrays = {name: pyarrow.array(values) for name, values in piece.items()}
+        for name in {MECHANISM, "accountant"} & arrays.keys():
+            arrays[name] = arrays[name].dictionary_encode()  # a text is an index into the few different ones
+        table = pyarrow.table(arrays)
+        writer = writer or parquet.ParquetWriter(file, table.schema)
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
+
+
+WRITERS: dict[str, Callable[[Sweep, BinaryIO], Any]] = {
+    ".csv": _write_csv,
+    ".parquet": _write_parquet,
+    ".json": lambda sweep, file: file.write((json_files.dumps(sweep.as_dict()) + "\n").encode()),
+}
+"""Writers of the files that results can be written to, by suffix."""

@@ -205,7 +205,7 @@ def test_tables_show_every_number_whole_however_wide_the_terminal(name, columns,
 def test_a_table_that_is_too_wide_loses_nothing(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     rows = [[f"{i}.23456789012" for i in range(5)]] * 2
-    arguments.print_columns(["one", "two", "three", "four", "five"], rows)
+    arguments.Report(columns=(["one", "two", "three", "four", "five"], rows)).show(as_json=False)
     printed = capsys.readouterr().out
     assert all(printed.count(cell) == 2 for cell in rows[0])
 

@@ -11,7 +11,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.bounds import Bounds
-from jaxacct.cli import program_cache
+from jaxacct.cli import doctor
 from jaxacct.numerics import elementary, programs
 from jaxacct.numerics.arithmetic import UnsoundBackendError
 from jaxacct.numerics.elementary import By
@@ -137,7 +137,7 @@ def test_a_folder_that_others_may_write_to_is_refused_in_words(tmp_path, monkeyp
     shared.chmod(mode)
     monkeypatch.setenv("JAXACCT_CACHE", str(shared))
     with pytest.warns(UserWarning, match=r"JAXACCT_CACHE = .*chmod 700"):
-        assert program_cache.folder() is None
+        assert doctor.folder() is None
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(tmp_path, monkeypatch):
@@ -146,14 +146,14 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXACCT_CACHE", "")
     for name in ("XDG_CACHE_HOME", "HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(file))
-    assert program_cache.folder() is None
+    assert doctor.folder() is None
 
 
 @pytest.mark.parametrize("word", ["off", "OFF", "0"])
 def test_it_can_be_turned_off(word, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXACCT_CACHE", word)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert program_cache.folder() is None
+    assert doctor.folder() is None
     assert not list(tmp_path.iterdir())
 
 
@@ -162,6 +162,6 @@ def test_the_oldest_files_go_first(tmp_path, monkeypatch):
     for path, used in ((old, 1e9), (new, 2e9)):
         path.write_bytes(bytes(10_000))
         os.utime(path, (used, used))
-    monkeypatch.setattr(program_cache, "MOST_BYTES", 15_000)
-    program_cache._keep_within(tmp_path)
+    monkeypatch.setattr(doctor, "MOST_BYTES", 15_000)
+    doctor._trim(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["new"]

@@ -81,7 +81,7 @@ def test_schedulers_of_python(script, modules, computed, tmp_path, monkeypatch, 
     names: dict[str, object] = {"__name__": "__main__"}
     exec(compile(text, script, "exec"), names)
     assert names["SHARDS"] == 3
-    np.testing.assert_array_equal(names["found"].upper.ravel(), np.arange(8.0))
+    np.testing.assert_array_equal(names["results"].upper.ravel(), np.arange(8.0))
 
 
 @pytest.mark.parametrize("words", re.findall(r"^jaxacct (sweep (?:best|plot|export) .*)$", PAGE, re.M))

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import shutil
+import sys
 import tracemalloc
 
 import numpy as np
@@ -293,6 +294,23 @@ def test_xarray(found, stored, monkeypatch):
         assert isinstance(data, xarray.Dataset)
         assert float(data["upper"].sel(noise_multiplier=1.0, sampling_rate=0.01, steps=100)) == found.upper[2, 1, 0]
         assert data.attrs["quantity"] == "epsilon"
+
+
+@pytest.mark.parametrize(
+    ("package", "use"),
+    [
+        ("pandas", lambda sweep, folder: sweep.to_pandas()),
+        ("xarray", lambda sweep, folder: sweep.to_xarray()),
+        ("zarr", lambda sweep, folder: sweep.to_xarray()),
+        ("pyarrow", lambda sweep, folder: sweep.save(folder / "found.parquet")),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_its_remedy(package, use, stored, tmp_path, monkeypatch):
+    pytest.importorskip("xarray")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=rf'needs {package}, .* pip install "jaxacct\[sweep\]"'):
+        use(stored, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.exhaustive

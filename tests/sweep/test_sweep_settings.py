@@ -106,7 +106,7 @@ def test_ranges():
     logarithmic = parsed("1e-4:0.1:4:log", "x")
     np.testing.assert_allclose(logarithmic, [1e-4, 1e-3, 1e-2, 1e-1], rtol=1e-14)
     assert (logarithmic[0], logarithmic[-1]) == (1e-4, 0.1)
-    assert parsed("1:4:7:log", "steps", whole=True).tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert parsed("1:4:7:log", "steps", integers=True).tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
 @pytest.mark.parametrize(
