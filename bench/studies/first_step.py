@@ -91,8 +91,9 @@ def measured(case: str) -> dict[str, Any]:
     from flax import nnx
 
     from bench.studies.networks import Transformer, cross_entropy
-    from jaxacct.train import DPTrainer, step, trainer
-    from jaxacct.train.models import merge_params, split_params
+    from jaxacct.train import DPTrainer, PlannedRun
+    from jaxacct.train.models import ExampleLoss, merge_params, split_params
+    from jaxacct.train.step import StepProgram
     from jaxacct_recipes import lora
 
     model: Any = Transformer(nnx.Rngs(0), vocabulary=VOCABULARY, words=WORDS, width=WIDTH)
@@ -131,9 +132,9 @@ def measured(case: str) -> dict[str, Any]:
         steps = [_seconds(again) for _ in range(REPEATS)]
     else:
         for owner, name, part in (
-            (trainer, "spending", "the plan"),
-            (trainer.ExampleLoss, "of", "the loss, once"),
-            (step.Program, "check_gradients", "made-up rows"),
+            (PlannedRun, "resolve", "the plan"),
+            (ExampleLoss, "of", "the loss, once"),
+            (StepProgram, "check_gradients", "made-up rows"),
         ):
             meter.wrap(owner, name, part)
         with meter.of("the trainer"):

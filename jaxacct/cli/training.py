@@ -409,13 +409,19 @@ def _add_tables(command: argparse.ArgumentParser) -> None:
 def load_data(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     """Returns the data set of the arguments, a table or a named one, and a report's entries on a table."""
     import jaxacct_recipes
+
+    if arguments.data is not None:
+        return _load_table(arguments)
+    of_tables = ("label", "classes", "bounds", "categories", "columns", "drop", "test", "test_size")
+    if of_table := [name for name in of_tables if vars(arguments)[name] is not None]:
+        raise ValueError(f"--{of_table[0].replace('_', '-')} is of a table of your own: give --data.")
+    return jaxacct_recipes.load(arguments.dataset or "digits", arguments.data_dir), {}
+
+
+def _load_table(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Returns the data set that the user's own table is, and the report's entries on it."""
     from jaxacct_recipes import tables
 
-    if arguments.data is None:
-        of_tables = ("label", "classes", "bounds", "categories", "columns", "drop", "test", "test_size")
-        if of_table := [name for name in of_tables if vars(arguments)[name] is not None]:
-            raise ValueError(f"--{of_table[0].replace('_', '-')} is of a table of your own: give --data.")
-        return jaxacct_recipes.load(arguments.dataset or "digits", arguments.data_dir), {}
     if arguments.dataset is not None or arguments.data_dir is not None:
         raise ValueError("--data is a table of your own: leave out --dataset and --data-dir.")
     if arguments.label is None or arguments.classes is None:

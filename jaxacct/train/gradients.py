@@ -1,8 +1,10 @@
-"""Private gradients for training loops other than the trainer's: sampler, clipping, noise and account in one object.
+"""Private gradients: the door by which they leave, and an object for training loops other than the trainer's.
 
-:class:`PrivateGradients` draws batches, clips, sums, adds noise and pays, for any loss of any pytree. One step is
-:meth:`PrivateGradients.gradient`; the functions that it shares with the trainer are in :mod:`jaxacct.train.step`, which
-has a diagram::
+* :func:`key_of` to :func:`loss_of_row`: the keys of a step, and its loss;
+* :class:`Door`: pays, draws, clips and releases, for the trainer's step (:mod:`jaxacct.train.step`, which has a
+  diagram) and for a loop of one's own;
+* :class:`PrivateGradients`: such a loop's sampler, clipping, noise and account in one object, for any loss of any
+  pytree. One step is :meth:`PrivateGradients.gradient`::
 
     batch   rows sampled, by the state's key and step
     clip    per-example gradients, clipped and summed: private
@@ -196,7 +198,10 @@ class Door:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Loop of one's own.
+# Loop of the caller's own, which decides when a batch is fetched, what is made of a gradient, and when to stop.
+#
+# A caller may hold a state of another object, or parts of two states: the object knows its states by a digest of its
+# settings, and refuses others. Its own ledger has the budget; a state's says only what was spent.
 # ----------------------------------------------------------------------------------------------------
 
 

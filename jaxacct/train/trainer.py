@@ -308,9 +308,8 @@ class DPTrainer(Sealed):
         self._progress, self._fitting, self._pieces = Progress(), False, Pieces()
         self._programs: dict[str, Any] = {}
         if jax.process_count() > 1:
-            self._check_processes(seed if isinstance(seed, int) else type(seed).__name__)
-        # The curve of one run of the mechanism, computed once where the setting stays for several steps.
-        self._curve = None if self.policy.every_step else self.program.curve(self._state)
+            self._check_processes(seed)
+        self._renew_curve()
         if self.remaining_steps == 0:
             raise ValueError(
                 f"noise_multiplier = {self.noise_multiplier:g} at an expected batch size of "
@@ -318,16 +317,16 @@ class DPTrainer(Sealed):
                 f"{self.delta}): raise noise_multiplier or epsilon, or sample smaller batches."
             )
 
-    def _check_processes(self, seed: int | str) -> None:
+    def _check_processes(self, seed: int | jax.Array | DerivedKey | None) -> None:
         """Raises RuntimeError where the processes of the run were given different settings."""
-        door, layout = self.program.door, self.program.layout
-        own: dict[str, Any] = {
-            "the seed": seed,
-            "placement": layout,
-            "microbatch_size": door.microbatch_size,
-            "ghost": door.ghost,
+        own = {
+            "the seed": seed if isinstance(seed, int) else type(seed).__name__,
+            "placement": self.program.layout,
+            "microbatch_size": self.microbatch_size,
+            "ghost": self.ghost,
+            "examples of its data": len(self.source),
+            "noise_multiplier": self.noise_multiplier,
         }
-        own |= {"examples of its data": len(self.source), "noise_multiplier": self.noise_multiplier}
         check_settings(fingerprint(self) | own)
         check_same((self._state.rule, self._state.policy), "clipping or policy")
 
@@ -492,8 +491,8 @@ class DPTrainer(Sealed):
                 adapt = self._compile(self.program.adapt, self._places)
                 state = adapt(state, self._constants, self.data)
             self._state = state
-            if adapts and not self.policy.every_step:
-                self._curve = self.program.curve(state)
+            if adapts:
+                self._renew_curve()
             if keeper is not None:
                 keeper.finish(self)
             if not granted:
@@ -567,6 +566,10 @@ class DPTrainer(Sealed):
         """
         self._state, self._progress = copy_tree(state), progress
         self._constants = self._constants if constants is None else copy_tree(constants)
+        self._renew_curve()
+
+    def _renew_curve(self) -> None:
+        """Computes the cost of one run of the mechanism, once where the setting stays for several steps."""
         self._curve = None if self.policy.every_step else self.program.curve(self._state)
 
     def _first_noise(self, params: PyTree) -> NoiseState | None:

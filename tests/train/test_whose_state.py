@@ -218,6 +218,10 @@ def test_a_trainer_spends_its_own_budget_from_whatever_state():
     other = dataclasses.replace(ours.state, opt_state=optax.adam(0.1).init(ours.state.params))
     with pytest.raises(ValueError, match="another model, optimizer, rule or policy"):
         ours.step(other)
+    ahead = dataclasses.replace(ours.state, step=ours.state.step + 3)  # of steps that its ledger has not paid for
+    granted, after = ours.step(ahead)
+    assert not granted
+    assert (int(after.step), int(after.ledger.made)) == (3, 0)
     few, many = (trainer(epsilon=epsilon, ledger="filter") for epsilon in (2.0, 200.0))
     spent = few.state.ledger
     while bool((granted := spent.spend(few.mechanism))[0]):
