@@ -148,7 +148,7 @@ def check_not_forked() -> None:
 
 
 class Interrupts:
-    """A block in which no Ctrl-C is lost: one sets :attr:`asked`, and KeyboardInterrupt is raised by the block's end.
+    """A block that loses no Ctrl-C: one sets :attr:`is_pending`, and the end of the block raises KeyboardInterrupt.
 
     Python raises a KeyboardInterrupt for the signal wherever the main thread happens to be. Where that is a callback
     whose errors nobody can catch, such as JAX's in the garbage collector, Python prints the exception, and the
@@ -158,19 +158,19 @@ class Interrupts:
     the first Ctrl-C raises; a second one raises at once.
 
     Args:
-        deferred: whether the block itself reads :attr:`asked`, where nothing is half done, and only a second Ctrl-C
+        deferred: whether the block itself reads :attr:`is_pending` where nothing is half done, and only a second Ctrl-C
             raises at once. Otherwise the first one does.
 
     It has an effect only where the main thread enters it, as signals go to that thread, and only in place of Python's
     own handler or that of a block around it: a caller's own handler stays.
 
     >>> with Interrupts(deferred=True) as interrupts:
-    ...     interrupts.asked
+    ...     interrupts.is_pending
     False
     """
 
     def __init__(self, *, deferred: bool = False) -> None:
-        self.asked, self.deferred = False, deferred
+        self.is_pending, self.deferred = False, deferred
         self._before: Any = None
         self._within: FrameType | None = None
         self._is_sent_again = False
@@ -179,7 +179,7 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             before = signal.getsignal(signal.SIGINT)
             around = getattr(before, "__self__", None)
-            if isinstance(around, Interrupts) and around.asked:  # the exception was lost
+            if isinstance(around, Interrupts) and around.is_pending:  # the exception was lost
                 raise KeyboardInterrupt
             if before is signal.default_int_handler or isinstance(around, Interrupts):
                 here = inspect.currentframe()
@@ -191,7 +191,7 @@ class Interrupts:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         self._within = None
-        if self.asked and kind is None:
+        if self.is_pending and kind is None:
             raise KeyboardInterrupt
 
     def send_again(self) -> None:
@@ -211,9 +211,9 @@ class Interrupts:
         timer.start()
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
-        is_first = not self.asked or self._is_sent_again
+        is_first = not self.is_pending or self._is_sent_again
         self._is_sent_again = False
-        at_once, self.asked = self.asked or not self.deferred, True
+        at_once, self.is_pending = self.is_pending or not self.deferred, True
         if at_once and is_first and self._is_importing(frame):
             self.send_again()
         elif at_once:

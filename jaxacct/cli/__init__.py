@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return report.code
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or (interrupts.asked and isinstance(error, Exception)):
+        if isinstance(error, KeyboardInterrupt) or (interrupts.is_pending and isinstance(error, Exception)):
             # Another library's code may have turned the interrupt into an exception of its own.
             said = f": {error}" if isinstance(error, KeyboardInterrupt) and str(error) else ""
             print(f"{name}: interrupted{said}.", file=sys.stderr)
@@ -66,14 +66,14 @@ def _as_a_command(interrupts: Interrupts) -> Iterator[None]:
 
     def note_unraisable(what: Any) -> None:
         """Called for an exception that a callback cannot raise."""
-        if not (interrupts.asked and issubclass(what.exc_type, KeyboardInterrupt)):
+        if not (interrupts.is_pending and issubclass(what.exc_type, KeyboardInterrupt)):
             unraisable(what)
         else:
             interrupts.send_again()
 
     def note_printing(kind: type[BaseException], *rest: Any) -> None:
         """Called where C prints an error on its way to another one, as NumPy's import does."""
-        if not (interrupts.asked and issubclass(kind, KeyboardInterrupt)):
+        if not (interrupts.is_pending and issubclass(kind, KeyboardInterrupt)):
             hook(kind, *rest)
 
     with warnings.catch_warnings():

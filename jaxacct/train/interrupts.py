@@ -28,10 +28,10 @@ class RunInterrupts(Interrupts):
     def heard(self) -> bool:
         """Whether somebody pressed Ctrl-C, at any process of the run: all of them have to ask."""
         if jax.process_count() == 1:
-            return self.asked
+            return self.is_pending
         from jax.experimental import multihost_utils
 
-        return bool(np.any(multihost_utils.process_allgather(np.asarray(self.asked))))
+        return bool(np.any(multihost_utils.process_allgather(np.asarray(self.is_pending))))
 
 
 class Pieces:

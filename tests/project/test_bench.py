@@ -195,9 +195,7 @@ def test_claims_compare_at_equal_error_and_say_what_is_missed():
         {"contender": "prv-accountant", "library": "prv-accountant", "error": "not there"},
     ]
     found = {record["claim"]: record for record in claims.judge({"accuracy": {"rows": rows}})}
-    by_level = {
-        level: f"time to reach error {level:g}, 10^4 steps: dp-accounting / `ja.prv`" for level in (1e-2, 1e-3)
-    }
+    by_level = {level: f"time to reach error {level:g}, 10^4 steps: dp-accounting / `ja.prv`" for level in (1e-2, 1e-3)}
     assert found[by_level[1e-2]]["measured"] == pytest.approx(8.5)
     assert found[by_level[1e-2]]["verdict"] == "met"
     assert found[by_level[1e-3]]["measured"] == pytest.approx(9.0)
