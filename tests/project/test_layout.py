@@ -110,12 +110,12 @@ def roads() -> list[list[tuple[pathlib.Path, str]]]:
 
 
 MOST = {
-    ("mesh", "cold"): (16, 230, 18),
-    ("mesh", "warm"): (12, 97, 12),
-    ("atoms", "cold"): (24, 428, 31),
-    ("atoms", "warm"): (17, 131, 15),
-    ("contour", "cold"): (17, 272, 30),
-    ("contour", "warm"): (12, 90, 14),
+    ("mesh", "cold"): (16, 226, 18),
+    ("mesh", "warm"): (12, 95, 12),
+    ("atoms", "cold"): (24, 422, 31),
+    ("atoms", "warm"): (17, 126, 15),
+    ("contour", "cold"): (17, 267, 30),
+    ("contour", "warm"): (12, 86, 13),
     ("training step", "trace"): (21, 280, 19),
     ("training step", "cold"): (23, 340, 26),
     ("training step", "warm"): (14, 60, 13),
