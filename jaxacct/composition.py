@@ -154,13 +154,15 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Single
     """
     if known is SingleRun.DIRECT:
         return _direct(*without_noops(mechanism, counts_of(steps)), relation)
-    runs = flat_runs(mechanism, steps)
     nested: list[list[Parts]] = []
-    ranges = [(part, counts_of(count)) for part, count in runs if isinstance(part, ExponentialMechanism)]
-    for part, count in runs:
-        if not isinstance(part, ExponentialMechanism):
-            part, count = without_noops(part, counts_of(count))
-            nested += [_direct(one, each, relation) for one, each in part.decompose(count)]
+    ranges: list[tuple[ExponentialMechanism, Any]] = []
+    # Mechanism by mechanism: each is what it is composed of, and ranges stay together.
+    for part, count in flat_runs(mechanism, steps):
+        if isinstance(part, ExponentialMechanism):
+            ranges.append((part, counts_of(count)))
+            continue
+        part, count = without_noops(part, counts_of(count))
+        nested += [_direct(one, each, relation) for one, each in part.decompose(count)]
     # Runs of exponential mechanisms cost less together than each by its own pair, wherever they stand.
     if ranges:
         together = bounded_range.together(ranges) if known is None else [bounded_range.block(*ranges[0])]

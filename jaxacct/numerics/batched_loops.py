@@ -24,7 +24,7 @@ from jaxtyping import Array
 from jaxacct.numerics.arithmetic import FLOAT32, arithmetic, platform
 from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import is_concrete
-from jaxacct.numerics.programs import Program, by_platform
+from jaxacct.numerics.programs import by_platform, compiled
 
 Tree = TypeVar("Tree")
 Result = TypeVar("Result")
@@ -127,10 +127,10 @@ def _map(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[boo
     return jax.lax.map(entry, [leaf for leaf, is_batched in zip(leaves, which, strict=True) if is_batched])
 
 
-_run_few = Program(_map, static=("function", "static", "which"))
+_run_few = compiled(static=("function", "static", "which"))(_map)
 """Program of a small batch, compiled fast."""
 
-_run_many = Program(_map, static=("function", "static", "which"), by=By.XLA)
+_run_many = compiled(static=("function", "static", "which"), by=By.XLA)(_map)
 """Program of a large batch, compiled as JAX does by default."""
 
 

@@ -131,17 +131,15 @@ def _result(equation: JaxprEqn, args: list[Any]) -> list[Any]:
     kinds = {getattr(atom.aval, "dtype", None) for atom in (*equation.invars, *equation.outvars)}
     if not kinds & {FLOAT64, COMPLEX128}:
         return _bind(equation, args, params)
-    if name in RULES and COMPLEX128 not in kinds:
+    if COMPLEX128 in kinds or name not in {*RULES, *EXACT}:
+        raise NotImplementedError(
+            f"{name} of {', '.join(str(atom.aval) for atom in equation.invars)} has no form in float32: ask with "
+            'arithmetic="float64" on a device that has it.'
+        )
+    if name in RULES:
         return [RULES[name](params, *args)]
-    if name in EXACT and COMPLEX128 not in kinds:
-        single = {
-            key: SINGLE if isinstance(kind, np.dtype) and kind == FLOAT64 else kind for key, kind in params.items()
-        }
-        return _bind(equation, [jnp.asarray(arg) for arg in args], single)
-    raise NotImplementedError(
-        f"{name} of {', '.join(str(atom.aval) for atom in equation.invars)} has no form in float32: ask with "
-        'arithmetic="float64" on a device that has it.'
-    )
+    single = {key: SINGLE if isinstance(kind, np.dtype) and kind == FLOAT64 else kind for key, kind in params.items()}
+    return _bind(equation, [jnp.asarray(arg) for arg in args], single)
 
 
 def _bind(equation: JaxprEqn, args: list[Any], params: dict[str, Any]) -> list[Any]:

@@ -87,7 +87,7 @@ class Program(Generic[Result]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Result:
         # Within a trace the caller's program compiles this one, in JAX's default way.
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+        traced = not is_concrete(args, kwargs)
         ways = elementary.check() if jax.dtypes.canonicalize_dtype(np.float64) == np.float64 else ()
         fast = not traced and self._by is By.XLA_FAST and By.XLA_FAST in ways
         # Concrete arguments are computed with inside a caller's trace, too: they are constants there.

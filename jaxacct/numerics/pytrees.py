@@ -315,7 +315,10 @@ def _is_compared_by_class(cls: type) -> bool:
 
 def is_concrete(*trees) -> bool:
     """Returns whether no leaf of ``trees`` is a tracer, so that Python may look at the values."""
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+    for leaf in jax.tree.leaves(trees):  # noqa: SIM110  (every call asks this several times: a loop is fastest)
+        if isinstance(leaf, jax.core.Tracer):
+            return False
+    return True
 
 
 def of_each(function: Callable[..., Any], in_axes: tuple[int | None, ...] = (0,)) -> Callable[..., Any]:

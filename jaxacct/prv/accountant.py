@@ -526,16 +526,12 @@ def _says(worst: float) -> Known:
 def _of_query(points: int, method: Method, query: Query) -> Answer:
     question = query.question.at(as_float64(query.question.value))
     if not arithmetic().has_transforms:
-        return _no_answer(question)
+        # Nothing is known where transforms are not certified.
+        nothing, none = jnp.zeros(()), jnp.full(2, jnp.inf)
+        numbers = {name: nothing for name in ("order", "mesh", "start", "length", "infinite_mass", "lost")}
+        record = Diagnostics(points=0, slack=none, slack_delta=none, shift=none, converged=nothing > 0, **numbers)
+        return unknown(question), record
     return in_trace(mesh_of(method), query.directions, question, points)
-
-
-def _no_answer(question: Question) -> Answer:
-    """Returns what is said where transforms are not certified: nothing."""
-    zero, none = jnp.zeros(()), jnp.full(2, jnp.inf)
-    numbers = {name: zero for name in ("order", "mesh", "start", "length", "infinite_mass", "lost")}
-    record = Diagnostics(points=0, slack=none, slack_delta=none, shift=none, converged=zero > 0, **numbers)
-    return unknown(question), record
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
@@ -628,12 +624,7 @@ class Curve:
     delta: Bounds
 
 
-def _says_of_each(profile: Curve) -> Any:
-    """Returns where a profile says anything."""
-    return profile.delta.upper < 1
-
-
-@kernel(derivatives=Differences(_says_of_each, nested=True))
+@kernel(derivatives=Differences(lambda profile: profile.delta.upper < 1, nested=True))
 def curve(
     mechanism: Mechanisms,
     steps: Steps,

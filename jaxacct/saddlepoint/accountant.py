@@ -54,7 +54,7 @@ from jaxacct.numerics.precision import (
     settle,
     within_scope,
 )
-from jaxacct.numerics.programs import Program, as_held, asks_host, by_float32, by_platform, compiled
+from jaxacct.numerics.programs import as_held, asks_host, by_float32, by_platform, compiled
 from jaxacct.saddlepoint import closed_forms, solve
 from jaxacct.saddlepoint.closed_forms import Closed, find_closed_forms
 
@@ -231,12 +231,10 @@ def curve(query: Query) -> Bounds:
     return jax.tree.map(lambda leaf: leaf[: np.size(questions.value)], bounds)
 
 
-def _every(directions: tuple[Parts, ...], questions: Question) -> Bounds:
+@compiled
+def _each(directions: tuple[Parts, ...], questions: Question) -> Bounds:
     # One question after the other: each takes as many lines and nodes as it needs.
     return jax.lax.map(lambda question: solve.bounds_of(directions, question)[0], questions)
-
-
-_each = Program(_every)
 
 
 @compiled

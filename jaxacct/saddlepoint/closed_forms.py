@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, ForEpsilon, Parts, Query, Question, StaticFacts, facts_of
+from jaxacct.composition import Facts, ForEpsilon, Part, Parts, Query, Question, StaticFacts, facts_of
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair
 from jaxacct.mechanisms.mechanism import Relation, counts_of, is_count, parts_of
 from jaxacct.mechanisms.normal import (
@@ -192,7 +192,7 @@ def _as_one_run(parts: Parts, is_single: bool) -> Closed | None:
     ``is_single`` says that it is one run of one pair (:func:`jaxacct.composition.single_run`): a traced count is 1 or
     0.
     """
-    if all(_is_gaussian(pairs) for pairs, _ in parts):
+    if all(map(_is_gaussian, parts)):
         return _gaussian(parts)
     columns = [counts for _, counts in parts]
     is_single = is_single and [len(counts) for counts in columns] == [1]
@@ -232,7 +232,9 @@ def _laplace(pair: DominatingPair, facts: Facts) -> PlainLaplace:
     return PlainLaplace(jnp.abs(locations[1] - locations[0]) / known.scale, facts)
 
 
-def _is_gaussian(pairs: DominatingPair) -> bool:
+def _is_gaussian(part: Part) -> bool:
+    """Returns whether a part is seen to be of plain Gaussian pairs."""
+    pairs = part[0]
     return (
         isinstance(pairs, SubsampledGaussianPair)
         and is_concrete(pairs.sampling_rate)

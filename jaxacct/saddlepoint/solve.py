@@ -51,7 +51,7 @@ One is usual; where large losses are rare Laplace's eps is too far off to choose
 """
 
 
-class Opened(NamedTuple):
+class OpenLine(NamedTuple):
     """A line, with the eps it was chosen for and the facts of its direction."""
 
     line: Line
@@ -89,7 +89,7 @@ class Point(NamedTuple):
     direction: Any
 
 
-class _Told(NamedTuple):
+class LineReading(NamedTuple):
     """The result of reading a line."""
 
     bounds: Bounds
@@ -111,7 +111,7 @@ def _limit() -> float:
     return min(scale_error(CONVERGED), fewest_digits)
 
 
-def open_line(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
+def open_line(parts: Parts, wanted: Wanted, is_wanted: Any) -> OpenLine:
     """Returns a line. Lanes of a batch in which none is wanted have an empty one, and take no time."""
     # A rough line needs no search: its order and its eps are given.
     facts, is_rough = facts_of(parts), wanted.order > 0
@@ -120,7 +120,7 @@ def open_line(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
     epsilon = jnp.where(wanted.by_delta, aim.epsilon, wanted.epsilon)
     log_delta = jnp.where(is_rough, target, aim.log_delta)
     line = line_at(leave_out_marked(parts, aim.marks), aim, epsilon, log_delta, is_rough, is_wanted)
-    return Opened(line, epsilon, aim.is_known | is_rough, facts)
+    return OpenLine(line, epsilon, aim.is_known | is_rough, facts)
 
 
 def _target(least: Array, most: Array, delta: Array) -> Array:
@@ -196,7 +196,7 @@ def _first_line(question: Question) -> Wanted:
     return Wanted(question.epsilon, nothing + 1, np.False_, nothing)
 
 
-def _read_line(on: Opened, question: Question, state: SolverState, point: Point | None = None) -> SolverState:
+def _read_line(on: OpenLine, question: Question, state: SolverState, point: Point | None = None) -> SolverState:
     """Returns the state after a line: the bracket it gives its direction, and the next line."""
     if isinstance(question, ForEpsilon):
         reading = _epsilon_on_line(on, question, state, point)
@@ -247,7 +247,7 @@ def larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
     return bounds, decides
 
 
-def _delta_on_line(on: Opened, question: ForDelta, state: SolverState) -> _Told:
+def _delta_on_line(on: OpenLine, question: ForDelta, state: SolverState) -> LineReading:
     line, (least, most), epsilon = on.line, on.facts.infinite, question.epsilon
     u, limit = arithmetic().roundoff, _limit()
     read = read_at(line, epsilon)
@@ -267,10 +267,10 @@ def _delta_on_line(on: Opened, question: ForDelta, state: SolverState) -> _Told:
     at_most = jnp.exp(log_above(line, epsilon, read)) + most
     is_below = at_most * (1 + 16 * u) <= state.bounds.lower
     bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
-    return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon, read)
+    return LineReading(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon, read)
 
 
-class _Looks(NamedTuple):
+class _NewtonState(NamedTuple):
     """The looks at log delta on a line: the last of Newton's for eps, and one to either side of it.
 
     A compiler may compute a comparison twice, rounded in two ways, and the two may differ. So each look does the same
@@ -289,7 +289,7 @@ class _Looks(NamedTuple):
     """The results (3, 5): eps, log delta, its slope, and bounds on how far it is too high and too low."""
 
 
-def _epsilon_on_line(on: Opened, question: ForEpsilon, state: SolverState, point: Point | None) -> _Told:
+def _epsilon_on_line(on: OpenLine, question: ForEpsilon, state: SolverState, point: Point | None) -> LineReading:
     # Largest number of Newton's steps for eps on a line. Speed only. Three are usual, as near the root each doubles the
     # digits; from far above, where log delta falls like an exponential, each gains a nat.
     most_steps = 8
@@ -303,7 +303,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: SolverState, point
     room, strict, loose = delta - (least + most) / 2, delta - most - rounding, delta - least + rounding
     target = _target(least, most, delta)
 
-    def look(looks: _Looks) -> _Looks:
+    def look(looks: _NewtonState) -> _NewtonState:
         """Returns the state after a look: one piece of code for all three kinds, compiled once."""
         steps, rows, at, margin, seen = looks
         value, slope, below, above = read_at(line, at)
@@ -321,7 +321,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: SolverState, point
         rows = jnp.where((rows > 0) | (steps >= most_steps) | (gap <= 0.01 * jnp.minimum(below, above)), rows + 1, 0)
         margin = jnp.where(rows <= 1, width, margin)
         at = jnp.where(rows == 0, newton, seen[0, 0] + jnp.where(rows == 1, margin, -margin))
-        return _Looks(steps + 1, rows, at, margin, seen)
+        return _NewtonState(steps + 1, rows, at, margin, seen)
 
     # A rough line, and a point, takes a single look.
     is_single = state.wanted.order > 0 if point is None else point.is_asked | (state.wanted.order > 0)
@@ -331,7 +331,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: SolverState, point
     looks = jax.lax.while_loop(
         lambda looks: (looks.rows < 3) & (looks.steps <= last),
         look,
-        _Looks(none, none, on.epsilon, zero, jnp.zeros((3, 5), zero.dtype)),
+        _NewtonState(none, none, on.epsilon, zero, jnp.zeros((3, 5), zero.dtype)),
     )
     epsilon, value, slope, below, above = looks.seen[0]
     # The relative error of eps is that of delta over the slope of log delta in log eps, if that is above 1.
@@ -362,4 +362,4 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: SolverState, point
     estimate = jnp.where(good, jnp.clip(estimate, lower, upper), jnp.nan)
     is_ruled_out = (strict > 0) & (log_above(line, epsilon, Read(value, slope, below, above)) < log_targets[0])
     bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
-    return _Told(bounds, is_ruled_out & on.facts.is_valid, again, epsilon, Read(value, slope, below, above))
+    return LineReading(bounds, is_ruled_out & on.facts.is_valid, again, epsilon, Read(value, slope, below, above))

@@ -110,12 +110,12 @@ def roads() -> list[list[tuple[pathlib.Path, str]]]:
 
 
 MOST = {
-    ("mesh", "cold"): (17, 232, 18),
-    ("mesh", "warm"): (13, 100, 13),
-    ("atoms", "cold"): (26, 466, 33),
-    ("atoms", "warm"): (19, 156, 16),
-    ("contour", "cold"): (19, 310, 33),
-    ("contour", "warm"): (15, 113, 17),
+    ("mesh", "cold"): (16, 226, 18),
+    ("mesh", "warm"): (12, 95, 12),
+    ("atoms", "cold"): (24, 422, 31),
+    ("atoms", "warm"): (17, 126, 15),
+    ("contour", "cold"): (17, 267, 30),
+    ("contour", "warm"): (12, 86, 13),
     ("training step", "trace"): (21, 280, 19),
     ("training step", "cold"): (23, 340, 26),
     ("training step", "warm"): (14, 60, 13),
