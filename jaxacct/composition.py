@@ -558,7 +558,7 @@ class ForEpsilon:
     delta: Any
 
     name: ClassVar[str] = "epsilon"
-    given: ClassVar[str] = "delta"
+    argument: ClassVar[str] = "delta"
     worst: ClassVar[float] = math.inf
     tolerance: ClassVar[float] = 1e-3
     """Relative gap that is aimed at where the caller gives none."""
@@ -617,7 +617,7 @@ class ForDelta:
     epsilon: Any
 
     name: ClassVar[str] = "delta"
-    given: ClassVar[str] = "epsilon"
+    argument: ClassVar[str] = "epsilon"
     worst: ClassVar[float] = 1.0
     tolerance: ClassVar[float] = 1e-2
     """Relative gap that is aimed at where the caller gives none: delta moves about ten times faster than epsilon."""
@@ -679,7 +679,7 @@ Kind: TypeAlias = type[ForEpsilon] | type[ForDelta]
 def check_asked(mechanism: Any, steps: Any, question: Question) -> None:
     """Raises where an accountant is not given a composition and a single number, or concrete ones are out of range."""
     question.check()
-    validation.check_scalar(question.value, question.given)
+    validation.check_scalar(question.value, question.argument)
     check(mechanism, steps)
 
 

@@ -461,7 +461,7 @@ class Quantity:
                 )
             check(settings, ("epsilon", "delta"), unknown="noise_multiplier")
         else:
-            check(settings, (self.question.given,))
+            check(settings, (self.question.argument,))
 
     @property
     def calibrates(self) -> bool:
@@ -516,7 +516,7 @@ class Quantity:
     def _arguments(self, mechanism: type, entry: Entry) -> tuple[Any, Any, Question]:
         """Returns an accountant's arguments for an entry: mechanism, steps and question."""
         fields = {name: entry[name] for name in fields_of(mechanism)}
-        return mechanism(**fields), entry["steps"], self.question(entry[self.question.given])
+        return mechanism(**fields), entry["steps"], self.question(entry[self.question.argument])
 
 
 def _entry_of_bounds(bounds: Bounds, converged: Any, answered: Any, accountant: int) -> Entry:
