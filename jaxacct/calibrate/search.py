@@ -106,15 +106,17 @@ class Calibrated:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Targets: which setting is looked for, and the numbers that are given.
+# Targets: which setting a search looks for, and the numbers that are known.
 # ----------------------------------------------------------------------------------------------------
 
 
 class Setting(NamedTuple):
     """A setting that may be looked for, along the coordinate u, which grows with privacy."""
 
-    ends: tuple[float, float] | None
-    """Smallest and largest u that are searched; None where the caller gives them."""
+    end: str
+    """The most private setting in words, for messages."""
+    ends: tuple[float, float] | None = None
+    """Smallest and largest u of the search; None where the caller says."""
     rises: bool = False
     """Whether the setting at u is e^u, as that of noise is, and not e^-u."""
     is_whole: bool = False
@@ -123,10 +125,10 @@ class Setting(NamedTuple):
 
 SETTINGS = {
     # The least noise costs an epsilon of 5e11 a full step, the largest suits delta = 1e-15.
-    "noise_multiplier": Setting((math.log(1e-6), math.log(1e15)), rises=True),
-    "sampling_rate": Setting((0.0, -math.log(1e-12))),
-    "steps": Setting((-math.log(MOST_STEPS), 0.0), is_whole=True),
-    "scale": Setting(None, rises=True),
+    "noise_multiplier": Setting("a noise multiplier of {:.3g}", (math.log(1e-6), math.log(1e15)), rises=True),
+    "sampling_rate": Setting("a rate of {:.3g}", (0.0, -math.log(1e-12))),
+    "steps": Setting("a single step", (-math.log(MOST_STEPS), 0.0), is_whole=True),
+    "scale": Setting("a scale of {:.3g}", rises=True),
 }
 """The settings that may be looked for."""
 
@@ -635,8 +637,8 @@ def _with_covered(config: Config, numbers: Numbers, result: Calibrated) -> Calib
         covers &= ~result.satisfied | ((result.status != Status.CONVERGED) & (value > result.value))
         status = jnp.where(s == 0, Status.CONVERGED, Status.LOOSE)
     if config.unknown == "steps":
-        # Without noise a single step in which the example is sampled reveals it: it costs q, which exceeds delta. That
-        # is so of the data with the example; told from those without, under "add", the loss is -log(1 - q) at most.
+        # Without noise a single step that samples the example reveals it: it costs q, which exceeds delta. That
+        # holds for the data with the example; for the data without it, under "add", the loss is -log(1 - q) at most.
         off = arithmetic().function
         refused = (s == 0) & (value < 1) & (q * (1 - off) > numbers.delta) & (config.relation != "add")
     level = jnp.where(config.budget is ForEpsilon, 0.0, level)
@@ -719,7 +721,12 @@ def solve(
             result = replace(result, reached=_epsilon_of(config, numbers, run_at(result.value)))
         result = _ask_delta(config, numbers, run_at, result)
     if result.status == Status.INFEASIBLE:
-        _refuse(config, numbers, float(aim.most))
+        budgeted, end = config.budget.name, SETTINGS[config.unknown].end
+        raise ValueError(
+            f"{budgeted} = {float(numbers.value_of(config.budget)):g} cannot be met by any {config.unknown}: even "
+            f"{end.format(math.exp(aim.most if aim.rises else -aim.most))} costs more; allow a larger {budgeted}"
+            + (", or add noise." if config.unknown in ("steps", "sampling_rate") else ".")
+        )
     return result
 
 
@@ -759,18 +766,6 @@ def _ask_delta(
         if delta_at(nearer.get(config.unknown, value * (1 - share))).lower > numbers.delta:
             result = replace(result, status=int(Status.CONVERGED))
     return result
-
-
-def _refuse(config: Config, numbers: Numbers, most: float) -> None:
-    """Raises the ValueError of a target that no setting meets; the largest u that was searched is ``most``."""
-    unknown, budgeted = config.unknown, config.budget.name
-    end = {"steps": "a single step", "sampling_rate": f"a rate of {math.exp(-most):.3g}"}.get(
-        unknown, f"a {unknown.replace('_', ' ')} of {math.exp(most):.3g}"
-    )
-    raise ValueError(
-        f"{budgeted} = {float(numbers.value_of(config.budget)):g} cannot be met by any {unknown}: even {end} costs "
-        f"more; allow a larger {budgeted}" + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
-    )
 
 
 @kernel

@@ -368,8 +368,8 @@ def _calibrate(
 # ----------------------------------------------------------------------------------------------------
 # Attacks: from the success of one to an (epsilon, delta) that rules it out.
 #
-# Let a test tell neighbours apart with false-positive rate a and true-positive rate b. Under (eps, delta)-DP, applied
-# to the test's own outcome with either neighbour in the first place,
+# Let a test between neighbours have the false-positive rate a and the true-positive rate b. Under (eps, delta)-DP,
+# applied to the test's own outcome with either neighbour in the first place,
 #
 #     b <= e^eps a + delta,        1 - a <= e^eps (1 - b) + delta,
 #
@@ -411,8 +411,8 @@ def tangent(
         delta = as_delta(rate, false_rate, epsilon)
         return run_search(config, Numbers(epsilon, delta, jnp.ones(()), sampling_rate, steps))[1].best
 
-    # Epsilons are tried in the logit of their share of the largest that leaves room for a delta: 0.3 apart, and each
-    # time a third as far. Sound for any numbers; a poor choice costs noise.
+    # A zoom tries three epsilons, in the logit of their share of the largest that leaves room for a delta: 0.3 from
+    # each other, and each time a third as far. Sound for any numbers; a poor choice costs noise.
     def zoom(i: Array, centre: Array) -> Array:
         tried = centre + 0.3 * jnp.arange(-1.0, 2.0) / 3.0**i
         left, here, right = jax.lax.map(lambda place: setting_at(widest * jax.nn.sigmoid(place)), tried)
@@ -422,7 +422,7 @@ def tangent(
 
     share = jnp.minimum(jnp.abs(slope) / widest, 0.99)
     # Each zoom moves to the lowest point of the parabola through three noises, where they make one that opens upwards.
-    # Lanes are mapped one by one, as each is a whole search.
+    # It takes the three one by one, as each is a whole search.
     place = jax.lax.fori_loop(0, 2, zoom, jnp.log(share) - jnp.log1p(-share))
     epsilon = widest * jax.nn.sigmoid(place)
     return epsilon, as_delta(rate, false_rate, epsilon)
@@ -650,7 +650,7 @@ def noise_multiplier_for_search(
 
     Returns:
         :class:`~jaxacct.calibrate.Calibrated`: ``value`` the noise multiplier of every run, ``reached`` the search's
-        certified epsilon, within 1e-3 of the budget; status LOOSE. Some ten seconds.
+        certified epsilon, mostly within 1e-3 of the budget. Some ten seconds.
 
     Formal guarantee: ``reached.upper <= epsilon``, that of :class:`jaxacct.RepeatAndSelect`.
 
@@ -742,8 +742,8 @@ def most_trials(
     validation.check_positive(epsilon, "epsilon")
     validation.check_positive(share, "share")
     validation.check_probability(share, "share")
-    asked = ForDelta(np.array([epsilon]))
-    ways = certified.profile_of_one_run((mechanism, steps), asked, 1.0, relation, certified.ACCOUNTANTS)
+    question = ForDelta(np.array([epsilon]))
+    ways = certified.profile_of_one_run((mechanism, steps), question, 1.0, relation, certified.ACCOUNTANTS)
 
     def most(law: Callable[[float], Trials]) -> Trials | None:
         def pays(mean: float) -> bool:
@@ -759,7 +759,7 @@ def most_trials(
         *(functools.partial(TruncatedNegativeBinomial, shape=shape) for shape in (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)),
         Poisson,
     ]
-    found = [law for law in map(most, families) if law is not None]
-    if not found:
+    laws = [law for law in map(most, families) if law is not None]
+    if not laws:
         raise ValueError(f"epsilon = {epsilon} does not pay for a single run: give more, or add noise.")
-    return min(found, key=lambda law: law.missed(share))
+    return min(laws, key=lambda law: law.missed(share))
