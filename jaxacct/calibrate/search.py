@@ -113,8 +113,8 @@ class Calibrated:
 class Setting(NamedTuple):
     """A setting that may be looked for, along the coordinate u, which grows with privacy."""
 
-    end: str
-    """The most private setting in words, for messages."""
+    most_private: str
+    """The last setting of the search in words, for messages."""
     ends: tuple[float, float] | None = None
     """Smallest and largest u of the search; None where the caller says."""
     rises: bool = False
@@ -329,7 +329,7 @@ def search(
     """Returns the last state of a search; inside a trace as one loop, and of concrete numbers step by step.
 
     Args:
-        evaluate: function of a state and ``lane``, to the bounds at the state's value. Their cost decreases in u.
+        evaluate: function of a state and ``lane``, to the bounds at the state's value, which fall in u.
         aim: the goal.
         state: the first state, of :func:`start_at`.
         lane: pytree of numbers that evaluations take.
@@ -643,7 +643,7 @@ def _with_covered(config: Config, numbers: Numbers, result: Calibrated) -> Calib
         refused = (s == 0) & (value < 1) & (q * (1 - off) > numbers.delta) & (config.relation != "add")
     level = jnp.where(config.budget is ForEpsilon, 0.0, level)
     better = Calibrated(value, Bounds(0.0 * level, level, level, covers), status.astype(jnp.int32))
-    # Where nothing was found the value is a setting that releases nothing: infinite noise, no sampling, no steps.
+    # Where the search found nothing the value releases nothing: infinite noise, no sampling, no steps.
     in_range = (q > 0) & (q <= 1) & (numbers.epsilon >= 0) & (numbers.delta > 0) & (numbers.delta < 1)
     idle = in_range & (s >= 0) & (numbers.steps >= 0) & ~result.satisfied
     nothing = Bounds(0.0 * level, 0.0 * level, 0.0 * level, converged=idle)
@@ -671,8 +671,8 @@ def run_search(
 ) -> tuple[SearchAim, SearchState]:
     """Returns the goal and the last state of the search for a target. Inside the scope.
 
-    A scale is looked for of ``make``, run for some ``steps``, between ``ends`` in u, by default from where the central
-    limit has it.
+    The last four arguments are those of a scale: the mechanisms that ``make`` gives, their runs, and the ends and the
+    start of the search in u, by default about where the central limit theorem puts the scale.
     """
     is_seen = is_concrete(numbers, steps)
 
@@ -707,12 +707,10 @@ def solve(
     numbers = Numbers(*map(np.float64, numbers))
     if ends is not None:
         ends = np.float64(ends[0]), np.float64(ends[1])
-    # Delta at the given epsilon is at most the given one where epsilon at that is at most the given one. Epsilons near
-    # 0 do not tell how far a setting is from the best, and brackets of as small a share of them take seconds: there the
-    # search budgets delta in the place of epsilon.
+    # Epsilons near 0 do not tell how far a setting is from the best, and brackets of as small a share of them take
+    # seconds: there the search budgets delta, which is within its budget where epsilon is, and the other way round.
     is_small = config.budget is ForEpsilon and numbers.epsilon <= numbers.delta
     searched = config._replace(budget=ForDelta) if is_small else config
-
     run_at = functools.partial(composition, config, numbers, make=make, steps=steps)
     aim, state = run_search(searched, numbers, make, steps, ends, start)
     result: Calibrated = leave_scope(result_of(config, numbers, aim, state))
@@ -721,7 +719,7 @@ def solve(
             result = replace(result, reached=_epsilon_of(config, numbers, run_at(result.value)))
         result = _ask_delta(config, numbers, run_at, result)
     if result.status == Status.INFEASIBLE:
-        budgeted, end = config.budget.name, SETTINGS[config.unknown].end
+        budgeted, end = config.budget.name, SETTINGS[config.unknown].most_private
         raise ValueError(
             f"{budgeted} = {float(numbers.value_of(config.budget)):g} cannot be met by any {config.unknown}: even "
             f"{end.format(math.exp(aim.most if aim.rises else -aim.most))} costs more; allow a larger {budgeted}"
@@ -731,7 +729,7 @@ def solve(
 
 
 def _epsilon_of(config: Config, numbers: Numbers, run: tuple[Any, Any]) -> Bounds:
-    """Returns bounds on epsilon of a run whose delta was certified at the given epsilon, which epsilon is at most."""
+    """Returns bounds on epsilon of a run whose delta at the budget's epsilon was certified: that is an upper bound."""
     if numbers.epsilon == 0:
         return zero()
     most = Bounds(np.float64(0), numbers.epsilon, numbers.epsilon, np.bool_(False))
