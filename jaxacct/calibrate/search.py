@@ -667,12 +667,11 @@ def run_search(
     make: Callable[[Any], Any] | None = None,
     steps: Any = None,
     ends: tuple[Any, Any] | None = None,
-    start: Any = None,
 ) -> tuple[SearchAim, SearchState]:
     """Returns the goal and the last state of the search for a target. Inside the scope.
 
-    The last four arguments are those of a scale: the mechanisms that ``make`` gives, their runs, and the ends and the
-    start of the search in u, by default about where the central limit theorem puts the scale.
+    The last three arguments are those of a scale: the mechanisms that ``make`` gives, their runs, and the ends of the
+    search in u.
     """
     is_seen = is_concrete(numbers, steps)
 
@@ -685,7 +684,8 @@ def run_search(
         tolerance = float(state.gap) if state.gap < np.inf else None
         return certified.answer(mechanism, counts, question, config.relation, tolerance)
 
-    if make is not None and ends is not None and start is None:
+    start = None
+    if make is not None and ends is not None:
         start = _start_of_scale(config, numbers, make, steps, ends)
     aim, state = leave_scope(begin(config, numbers, ends, start, is_seen))
     return aim, search(evaluate, aim, state, (numbers, steps))
@@ -698,7 +698,6 @@ def solve(
     make: Callable[[Any], Any] | None = None,
     steps: Any = None,
     ends: tuple[float, float] | None = None,
-    start: float | None = None,
 ) -> Calibrated:
     """Returns the result of one concrete target, by all accountants; arguments as of :func:`run_search`.
 
@@ -712,7 +711,7 @@ def solve(
     is_small = config.budget is ForEpsilon and numbers.epsilon <= numbers.delta
     searched = config._replace(budget=ForDelta) if is_small else config
     run_at = functools.partial(composition, config, numbers, make=make, steps=steps)
-    aim, state = run_search(searched, numbers, make, steps, ends, start)
+    aim, state = run_search(searched, numbers, make, steps, ends)
     result: Calibrated = leave_scope(result_of(config, numbers, aim, state))
     with warnings.catch_warnings(action="ignore", category=ToleranceWarning):
         if is_small and result.satisfied and result.reached.upper > 0:
@@ -755,8 +754,8 @@ def _ask_delta(
                 bounds = _epsilon_of(config, numbers, run_at(noise))
             result = Calibrated(np.float64(noise), bounds, int(Status.LOOSE))
     # The search has tried to refute the next one already, and another try would cost as much again; but numbers of
-    # steps have neighbours, and single runs closed forms.
-    is_cheap = config.unknown == "steps" or numbers.steps == 1
+    # steps have neighbours, and single runs closed forms. Of a scale a wide bracket would refute nothing.
+    is_cheap = {"steps": True, "scale": result.reached.gap < 1e-2}.get(config.unknown, numbers.steps == 1)
     if result.status == Status.LOOSE and (is_cheap or not is_searched):
         share = PROBE * config.tolerance
         value = float(np.asarray(result.value))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -50,10 +51,11 @@ from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.groups import MOST_EXAMPLES
 from jaxacct.mechanisms.mechanism import DIRECTIONS, REVERSE, Mechanism, Mechanisms, Relation, Steps, check_parts
 from jaxacct.numerics.arithmetic import arithmetic
-from jaxacct.numerics.precision import as_float64, is_concrete, kernel, leave_scope, scope
+from jaxacct.numerics.precision import TINY, as_float64, is_concrete, kernel, leave_scope, scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import takes_python_values
-from jaxacct.numerics.root_search import bisect
+from jaxacct.numerics.root_search import bisect, least_by_secants
+from jaxacct.refinement import ToleranceWarning
 from jaxacct.selection import Poisson, Selection, Trials, TruncatedNegativeBinomial
 from jaxacct.validation import MOST_COUNT
 
@@ -650,7 +652,7 @@ def noise_multiplier_for_search(
 
     Returns:
         :class:`~jaxacct.calibrate.Calibrated`: ``value`` the noise multiplier of every run, ``reached`` the search's
-        certified epsilon, mostly within 1e-3 of the budget. Some ten seconds.
+        certified epsilon, within 1e-3 of the budget; status LOOSE. Some ten seconds.
 
     Formal guarantee: ``reached.upper <= epsilon``, that of :class:`jaxacct.RepeatAndSelect`.
 
@@ -684,18 +686,23 @@ def least_noise(
     start: float,
 ) -> Calibrated:
     """Returns what :func:`noise_multiplier_for_search` does, for runs that are any composition of their noise."""
+    brackets: dict[float, Bounds] = {}
 
-    def make(noise: Any) -> Mechanism:
-        return RepeatAndSelect(*run(float(noise)), trials)
+    def cost(log_noise: float) -> float:
+        search = RepeatAndSelect(*run(math.exp(log_noise)), trials)
+        brackets[log_noise] = certified.epsilon(search, 1, delta, relation=relation)
+        return float(brackets[log_noise].upper) / max(epsilon, TINY)
 
-    config, first = Config("scale", ForEpsilon, relation, tolerance=5e-4), math.log(start)
-    least = solve(config, Numbers(epsilon, delta), make, 1, (first - 20.0, first + 20.0), first)
-    if not least.satisfied:
+    # A bracket of a search takes a second, and its lower end is too far down to refute anything: secants of the upper
+    # ends, to within 1e-3 of the budget. Sound for any numbers.
+    with warnings.catch_warnings(action="ignore", category=ToleranceWarning):
+        least = least_by_secants(cost, math.log(start), close=1e-3, rounds=20)
+    if least not in brackets:
         raise ValueError(
             f"epsilon = {epsilon} at delta = {delta} was not met by any noise for {trials}: give a larger budget, or "
             "fewer trials."
         )
-    return least
+    return Calibrated(np.float64(math.exp(least)), brackets[least], int(Status.LOOSE))
 
 
 @takes_python_values
