@@ -753,16 +753,17 @@ def _ask_delta(
             if config.budget is ForEpsilon:
                 bounds = _epsilon_of(config, numbers, run_at(noise))
             result = Calibrated(np.float64(noise), bounds, int(Status.LOOSE))
+    if result.status != Status.LOOSE:
+        return result
     # The search has tried to refute the next one already, and another try would cost as much again; but numbers of
     # steps have neighbours, and single runs closed forms. Of a scale a wide bracket would refute nothing.
-    is_cheap = {"steps": True, "scale": result.reached.gap < 1e-2}.get(config.unknown, numbers.steps == 1)
-    if result.status == Status.LOOSE and (is_cheap or not is_searched):
-        share = PROBE * config.tolerance
-        value = float(np.asarray(result.value))
-        nearer = {"steps": value + 1, "sampling_rate": min(value * (1 + share), 1.0)}
-        if delta_at(nearer.get(config.unknown, value * (1 - share))).lower > numbers.delta:
-            result = replace(result, status=int(Status.CONVERGED))
-    return result
+    is_cheap = result.reached.gap < 1e-2 if config.unknown == "scale" else numbers.steps == 1
+    if is_searched and not is_cheap and config.unknown != "steps":
+        return result
+    value, share = float(np.asarray(result.value)), PROBE * config.tolerance
+    nearer = {"steps": value + 1, "sampling_rate": min(value * (1 + share), 1.0)}
+    is_refuted = delta_at(nearer.get(config.unknown, value * (1 - share))).lower > numbers.delta
+    return replace(result, status=int(Status.CONVERGED)) if is_refuted else result
 
 
 @kernel

@@ -118,22 +118,7 @@ def _of_training(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, flo
     target, group = _target(arguments), arguments.group or 1
     unknown = arguments.solve_for.replace("-", "_")
     relation: Relation = arguments.relation or "add_or_remove"
-    rate = rate_given(arguments)
-    if arguments.count is not None:
-        raise ValueError(
-            "--count is of the runs of a --mechanism: give one, gaussian say; a run of DP-SGD has --steps."
-        )
-    if unknown == "sampling_rate" and arguments.epochs is not None:
-        raise ValueError("--epochs is of no use where the rate is looked for: give --steps.")
-    numbers = {"noise_multiplier": arguments.noise_multiplier, "sampling_rate": rate,
-               "steps": steps_given(arguments, rate)}  # fmt: skip
-    for option in UNKNOWNS:
-        is_missing = numbers[option.replace("-", "_")] is None
-        if option == arguments.solve_for and not is_missing:
-            raise ValueError(f"--{option} is given and looked for: leave it out, or choose another --solve-for.")
-        if option != arguments.solve_for and is_missing:
-            raise ValueError(f"--{option} is missing: give it, or look for it with --solve-for {option}.")
-    known = {name: float(value) for name, value in numbers.items() if value is not None}
+    known = _known_of(arguments)
     correlated: dict[str, Any] = {}
     if group > 1 and (arguments.bands or "tpr" in target):
         option, otherwise = ("bands", "") if arguments.bands else ("tpr", ", or give --epsilon and --delta")
@@ -148,7 +133,7 @@ def _of_training(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, flo
 
     def describe(value: float) -> dict[str, Any]:
         """Returns the part of the record that describes the run with the value."""
-        run = {name: known.get(name, value) for name in numbers}
+        run = {name: known.get(name, value) for name in (option.replace("-", "_") for option in UNKNOWNS)}
         scope = scope_of(relation, group).replace("Poisson", "cyclic Poisson" if correlated else "Poisson")
         return run | {
             "steps": int(run["steps"]),
@@ -159,6 +144,26 @@ def _of_training(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, flo
         }
 
     return unknown, result, target, describe
+
+
+def _known_of(arguments: argparse.Namespace) -> dict[str, float]:
+    """Returns what is known of a run of DP-SGD, by name; raises ValueError where it is too little or too much."""
+    rate = rate_given(arguments)
+    if arguments.count is not None:
+        raise ValueError(
+            "--count is of the runs of a --mechanism: give one, gaussian say; a run of DP-SGD has --steps."
+        )
+    if arguments.solve_for == "sampling-rate" and arguments.epochs is not None:
+        raise ValueError("--epochs is of no use where the rate is looked for: give --steps.")
+    numbers = {"noise_multiplier": arguments.noise_multiplier, "sampling_rate": rate,
+               "steps": steps_given(arguments, rate)}  # fmt: skip
+    for option in UNKNOWNS:
+        is_missing = numbers[option.replace("-", "_")] is None
+        if option == arguments.solve_for and not is_missing:
+            raise ValueError(f"--{option} is given and looked for: leave it out, or choose another --solve-for.")
+        if option != arguments.solve_for and is_missing:
+            raise ValueError(f"--{option} is missing: give it, or look for it with --solve-for {option}.")
+    return {name: float(value) for name, value in numbers.items() if value is not None}
 
 
 def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, float], Any]:
