@@ -53,11 +53,11 @@ import numpy as np
 
 import jaxacct
 from jaxacct import json_files, saddlepoint
+from jaxacct.display import round_up, rounded_down, rounded_up, spell_count
 from jaxacct.json_files import synchronize, write_whole
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.records import record_of
-from jaxacct.outward import round_up, rounded_down, rounded_up, spell_count
 from jaxacct.specs import ANY, Spec, all_of, parsed, sampling_of, unit_of
 
 __all__ = ["CERTIFICATE", "Checked", "certify", "check", "write"]

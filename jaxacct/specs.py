@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from jaxacct import json_files, outward, validation
+from jaxacct import display, json_files, validation
 from jaxacct.adapters import from_dp_event
 from jaxacct.adapters.events import checkpoint_history, from_history
 from jaxacct.mechanisms import DIRECTIONS, Mechanism, Relation, group
@@ -158,7 +158,7 @@ def _release(given: dict[str, Any]) -> Release:
     if (examples is None) != (batch is None) or None not in (batch, rate):
         raise ValueError("batch_size and examples go together, in place of sampling_rate: give both.")
     if batch is not None and examples is not None:
-        rate = outward.rate_of(batch, examples)
+        rate = display.rate_of(batch, examples)
     if rate is not None:
         fields["sampling_rate"] = rate
         if sampling is None and name in ("Gaussian", "Laplace"):
@@ -173,7 +173,7 @@ def _release(given: dict[str, Any]) -> Release:
     if epochs is not None:
         if count is not None or rate is None:
             raise ValueError("epochs stand in for count, of a mechanism with a sampling rate: give one of the two.")
-        count = outward.steps_of(epochs, rate)
+        count = display.steps_of(epochs, rate)
     made = mechanism_of({"type": name} | fields)
     if sampling not in (None, sampling_of(made)):
         validation.check_one_of(sampling, "sampling", tuple(DRAWN.values()))
@@ -257,7 +257,7 @@ def number_of(value: Any, key: str) -> float | None:
         return None
     try:
         if not isinstance(value, bool) and isinstance(value, (str, int, float)):
-            return outward.number(value) if isinstance(value, str) else float(value)
+            return display.number(value) if isinstance(value, str) else float(value)
     except ValueError as error:
         raise ValueError(f"{key} = {value!r} is no number ({error}): give one such as 0.01 or '64/1000'.") from None
     raise ValueError(f"{key} = {value!r} is no number: give one such as 0.01 or '64/1000'.")
@@ -337,7 +337,7 @@ def _load(path: pathlib.Path) -> Any:
 
 def _toml(text: str) -> Any:
     """Returns the value of a TOML text, whose own rules refuse a key that stands twice."""
-    return tomllib.loads(text, parse_float=outward.float_of)
+    return tomllib.loads(text, parse_float=display.float_of)
 
 
 def _yaml(text: str) -> Any:
@@ -359,7 +359,7 @@ def _yaml(text: str) -> Any:
 
         def construct_yaml_float(self, node: Any) -> float:
             value: float = super().construct_yaml_float(node)
-            return value if value != 0 else outward.float_of(node.value)
+            return value if value != 0 else display.float_of(node.value)
 
     Strict.add_constructor("tag:yaml.org,2002:float", Strict.construct_yaml_float)
     try:
@@ -470,7 +470,7 @@ def _parse(given: dict[str, Any]) -> Spec:
         key = f"{len(together) if is_sequence else ''} {json_files.dumps(record_of(mechanism))} {release.said_by}"
         before = together[key].count if key in together else 0
         together[key] = release._replace(count=release.count + before)
-    cut = outward.round_up(sum((Fraction(one.cut_probability) for one in found), Fraction(0)))
+    cut = display.round_up(sum((Fraction(one.cut_probability) for one in found), Fraction(0)))
     return Spec(given, tuple(together.values()), relation, size, delta, epsilon, cut)
 
 

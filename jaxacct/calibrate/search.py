@@ -37,8 +37,9 @@ from jaxacct.convert import dp_to_gdp
 from jaxacct.mechanisms import Gaussian, Mechanism, PoissonSubsampledGaussian, group
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.mechanisms.normal import mu_bounds
-from jaxacct.numerics import vmapped_loops
+from jaxacct.numerics import batched_loops
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
+from jaxacct.numerics.batched_loops import one_by_one
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
@@ -51,7 +52,6 @@ from jaxacct.numerics.precision import (
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import bisect, bisect_traced
-from jaxacct.numerics.vmapped_loops import one_by_one
 from jaxacct.refinement import ToleranceWarning
 from jaxacct.saddlepoint.accountant import answer, has_laws
 from jaxacct.validation import MOST_STEPS
@@ -341,8 +341,8 @@ def search(
 
     # A step evaluates the setting that the last one chose. Every lane ends, as each round counts (:func:`_goes_on`).
     if not is_concrete(aim, state, lane):
-        return vmapped_loops.while_loop(
-            lambda state, _: _goes_on(state), step, state, (aim, lane), share=vmapped_loops.OF_QUEUES
+        return batched_loops.while_loop(
+            lambda state, _: _goes_on(state), step, state, (aim, lane), share=batched_loops.OF_QUEUES
         )
     # Wide brackets of settings that are only tried are the search's own concern.
     with warnings.catch_warnings(action="ignore", category=ToleranceWarning):
