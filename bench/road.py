@@ -38,10 +38,15 @@ ROADS: dict[str, tuple[str, Callable[[Any], Any], tuple[str, str]]] = {
         lambda run: ja.epsilon(run, 10_000, 1e-5),
         ("jaxacct/saddlepoint/contour.py", "line_at"),
     ),
+    "calibration": (
+        "From a budget to a setting, by the contour:",
+        lambda _: ja.calibrate.noise_multiplier(1.0, 1e-5, 0.01, 10_000),
+        ("jaxacct/saddlepoint/accountant.py", "unchecked"),
+    ),
 }
 """Title, call and end of each."""
 
-WRAPPERS = ("scoped", "wrapper", "wrapped", "__call__", "inner", "alone", "decorated")
+WRAPPERS = ("scoped", "taking", "wrapper", "wrapped", "__call__", "inner", "alone", "decorated")
 """Names of functions that only pass on, as decorators make them: a reader of the road jumps over them."""
 
 
@@ -86,8 +91,9 @@ def measured() -> dict[str, Any]:
     jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))
     run = ja.PoissonSubsampledGaussian(noise_multiplier=1.0, sampling_rate=0.01)
     found = {}
-    # The contour's first: it imports all that the top level does.
+    # The contour's first: it imports all that the top level does; calibrations import more.
     ja.epsilon(ja.Gaussian(1.0), 1, 1e-5)
+    assert ja.calibrate.Status
     for name, (_, call, end) in ROADS.items():
         cold = walked(lambda call=call: call(run), end)
         found[name] = {"cold": cold, "warm": walked(lambda call=call: call(run)), "road": cold["road"]}

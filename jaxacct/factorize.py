@@ -71,12 +71,12 @@ def noise_multiplier(
     mechanism = MatrixMechanism(strategy, 1.0, participation)
     if mechanism.equal_groups and relation != "replace":
         raise ValueError(f"relation = {relation!r} is not supported by groups of equal size: give 'replace'.")
-    found = calibrate.noise_multiplier(epsilon, delta, mechanism.sampling_rate, mechanism.cycles, relation=relation)
+    least = calibrate.noise_multiplier(epsilon, delta, mechanism.sampling_rate, mechanism.cycles, relation=relation)
     # What is added to the noise, relative to it, is for the roundings that :class:`.MatrixMechanism` takes off: less
     # would break the bound. It may take a little from epsilon.
-    value = np.asarray(found.value) * np.asarray(mechanism.sensitivity) * (1 + 2.0**-49)
-    reached = replace(found.reached, lower=found.reached.lower * (1 - 1e-9))
-    return replace(found, value=value[()], reached=reached)
+    value = np.asarray(least.value) * np.asarray(mechanism.sensitivity) * (1 + 2.0**-49)
+    reached = replace(least.reached, lower=least.reached.lower * (1 - 1e-9))
+    return replace(least, value=value[()], reached=reached)
 
 
 class Bands(NamedTuple):
@@ -129,8 +129,8 @@ def best_bands(
     validation.check_numbers(sampling_rate=sampling_rate, epsilon=epsilon, delta=delta)
     validation.check_count(steps, "steps", "the number of steps")
     validation.check_sampling_rate(sampling_rate)
-    found = []
-    # Numbers of bands that the rate or the number of steps cannot have are left out.
+    results = []
+    # The rate and the number of steps rule out some numbers of bands.
     for count in bands:
         if count * sampling_rate > 1 or count > steps:
             continue
@@ -138,10 +138,10 @@ def best_bands(
         strategy = banded_toeplitz(count, participation, workload)
         noise = float(noise_multiplier(strategy, participation, epsilon, delta, relation=relation).value)
         over = noise / strategy.sensitivity(participation.pattern)
-        found.append(Bands(strategy, participation, noise, error(strategy, participation, workload)[0] * over**2))
-    if not found:
+        results.append(Bands(strategy, participation, noise, error(strategy, participation, workload)[0] * over**2))
+    if not results:
         raise ValueError(f"bands = {tuple(bands)} holds none with bands * sampling_rate <= 1: give 1, for one.")
-    return sorted(found, key=lambda entry: np.nan_to_num(entry.error, nan=np.inf))
+    return sorted(results, key=lambda entry: np.nan_to_num(entry.error, nan=np.inf))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -229,19 +229,18 @@ def buffered_toeplitz(
     """
     pattern = _pattern_of(participation, iterations)
     buffers = validation.check_whole(buffers, "buffers", 1, 64, "the number of copies of the noise")
-    found = []
-    # Each start, a relative distance between the buffers' lifetimes at first, is searched, and the strategy of less
-    # error is kept: from a single start two of the lifetimes may come to be the same. Sound for any values.
+    strategies = []
+    # L-BFGS runs from two starts, relative distances between the buffers' lifetimes at first, and the strategy of less
+    # error wins: from a single start two of the lifetimes may come to be the same. Sound for any values.
     for spread in (1.0, 0.7):
         width = spread * math.log(4 * pattern.steps + 4) / 2 / buffers
         roots = np.exp(-width * (np.arange(buffers) + 0.5))  # s, of r = 1 - s^2
         weights = 2 / math.pi * np.sqrt(1 - roots**2) * roots * width
         weights *= min(1.0, 0.5 / weights.sum())
         start = np.concatenate([np.log(weights), np.log((1 - roots**2) / roots**2)])
-        found.append(
-            _make_buffered(jnp.asarray(_least_product(_make_buffered, pattern, worst, iterations, start, workload)))
-        )
-    return min(found, key=lambda strategy: error(strategy, participation, workload)[worst])
+        free = _least_product(_make_buffered, pattern, worst, iterations, start, workload)
+        strategies.append(_make_buffered(jnp.asarray(free)))
+    return min(strategies, key=lambda strategy: error(strategy, participation, workload)[worst])
 
 
 def _make_banded(free: Array) -> BandedToeplitz:
@@ -291,9 +290,9 @@ def _least_product(
     search = optax.lbfgs()
     look = optax.value_and_grad_from_state(loss)
 
-    # One step is one of L-BFGS. It ends at a gradient of 1e-6, from where the error may fall by a share of some 1e-9
-    # yet, after the most iterations, or where a step would leave the finite numbers: then the slope is set to 0, and
-    # the numbers before it are kept.
+    # One step is one of L-BFGS. The search ends at a gradient of 1e-6, from where the error may fall by a share of some
+    # 1e-9 yet, after the most iterations, or where a step would leave the finite numbers: then it sets the slope to 0,
+    # and keeps the numbers before.
     def goes_on(carry: Any) -> Array:
         _, _, count, slope = carry
         return (count < iterations) & (slope > 1e-6)

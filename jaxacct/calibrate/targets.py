@@ -1,6 +1,6 @@
 """Calibrations by name: the setting for a privacy budget, by the certified accountants.
 
-Each function checks its arguments, makes a target of them (:class:`.Config`, :class:`.Given`), and hands it to the
+Each function checks its arguments, makes a target of them (:class:`.Config`, :class:`.Numbers`), and hands it to the
 search of :mod:`jaxacct.calibrate.search`. Concrete targets take all accountants of the top level, traced ones the exact
 accountant.
 
@@ -16,12 +16,11 @@ In reading order:
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -33,24 +32,20 @@ from jaxtyping import Array, ArrayLike
 from jaxacct import certified, rdp, validation
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.search import (
-    ENDS,
-    LEAST_PADDING,
-    PROBE,
     Calibrated,
     Config,
-    Given,
+    Numbers,
     SearchAim,
+    SearchState,
     Status,
-    composition,
-    least_scale,
-    least_setting,
-    search_by_calls,
+    run_search,
+    search,
     solve,
-    solve_scale,
+    solve_in_trace,
     solve_traced,
+    start_at,
 )
 from jaxacct.composition import ForDelta, ForEpsilon, Kind, check
-from jaxacct.convert import dp_to_gdp
 from jaxacct.mechanisms import PoissonSubsampledGaussian, RepeatAndSelect, group
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.groups import MOST_EXAMPLES
@@ -112,9 +107,8 @@ def noise_multiplier(
     >>> f"{noise_multiplier(3.0, 1e-5, 0.01, 1000, group=8).value:.4f}"  # for people with up to 8 examples
     '3.6453'
     """
-    return _calibrate(
-        "noise_multiplier", Given(epsilon, delta, 1.0, sampling_rate, steps), relation, tolerance, group=group
-    )
+    numbers = Numbers(epsilon, delta, sampling_rate=sampling_rate, steps=steps)
+    return _calibrate("noise_multiplier", numbers, relation, tolerance, group=group)
 
 
 @takes_python_values
@@ -137,9 +131,8 @@ def sampling_rate(
     >>> f"{sampling_rate(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, steps=10_000).value:.6f}"
     '0.010000'
     """
-    return _calibrate(
-        "sampling_rate", Given(epsilon, delta, noise_multiplier, 1.0, steps), relation, tolerance, group=group
-    )
+    numbers = Numbers(epsilon, delta, noise_multiplier=noise_multiplier, steps=steps)
+    return _calibrate("sampling_rate", numbers, relation, tolerance, group=group)
 
 
 @takes_python_values
@@ -161,9 +154,8 @@ def steps(
     >>> steps(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, sampling_rate=0.01).value
     np.float64(10000.0)
     """
-    return _calibrate(
-        "steps", Given(epsilon, delta, noise_multiplier, sampling_rate, 1.0), relation, tolerance, group=group
-    )
+    numbers = Numbers(epsilon, delta, noise_multiplier=noise_multiplier, sampling_rate=sampling_rate)
+    return _calibrate("steps", numbers, relation, tolerance, group=group)
 
 
 @takes_python_values
@@ -213,40 +205,19 @@ def scale(
     if not least < most:
         raise ValueError(f"least = {least} is not below most = {most}: give the range of the scale that is searched.")
     check(make(np.float64(least)), steps)
-    config = Config("scale", ForEpsilon, relation, float(tolerance))
-    ends, given = (math.log(least), math.log(most)), Given(epsilon, delta, 1.0, 1.0, 1.0)
-    if is_concrete(given, steps):
-        if has_renyi_only(make(np.float64(least))):
-            return _scale_by_curves(config, make, steps, given, ends)
-        with _quietly():
-            found = solve_scale(config, given, make, steps, ends)
-        return _improve_concrete(config, lambda value: (make(value), steps), found, given, ends)
-    with scope():
-        counts = jax.tree.map(as_float64, steps)
-        return least_scale(config, make, Given(*map(as_float64, given)), counts, tuple(map(as_float64, ends)))
-
-
-def _scale_by_curves(
-    config: Config, make: Callable[[Any], Any], steps: Any, given: Given, ends: tuple[float, float]
-) -> Calibrated:
-    """Returns about the least scale of mechanisms of which upper bounds alone are known: none is ever refuted."""
-
-    def run(scale: float) -> tuple[Any, Any]:
-        return make(np.float64(scale)), steps
-
-    epsilon, delta, (low, high) = float(given.epsilon), float(given.delta), ends
-    at_least = certified.epsilon(*run(math.exp(low)), delta, relation=config.relation)
-    if at_least.upper <= epsilon:
-        return Calibrated(np.float64(math.exp(low)), at_least, int(Status.NOT_BINDING))
-    scale, reached = _noise_by_secants(
-        run, epsilon, delta, config.relation, math.exp((low + high) / 2), close=config.tolerance, rounds=60
-    )
-    if reached is None or scale > math.exp(high):
+    config, numbers = Config("scale", ForEpsilon, relation, float(tolerance)), Numbers(epsilon, delta)
+    ends = math.log(least), math.log(most)
+    if not is_concrete(numbers, steps):
+        with scope():
+            counts = jax.tree.map(as_float64, steps)
+            return solve_in_trace(config, Numbers(*map(as_float64, numbers)), make, counts, (*map(as_float64, ends),))
+    result = solve(config, numbers, make, steps, ends)
+    if result.status == Status.UNKNOWN and has_renyi_only(make(np.float64(least))):
         raise ValueError(
-            f"epsilon = {epsilon:g} was not met by any scale up to most = {math.exp(high):.3g}, by Rényi curves, which "
-            "are all that is known here: allow a larger epsilon, or a larger scale."
+            f"epsilon = {float(np.asarray(epsilon)):g} was not met by any scale up to most = {most:.3g}, by Rényi "
+            "curves, which are all that is known here: allow a larger epsilon, or a larger scale."
         )
-    return Calibrated(np.float64(scale), reached, int(Status.LOOSE))
+    return result
 
 
 @takes_python_values
@@ -275,8 +246,8 @@ def noise_multiplier_for_advantage(
     """
     validation.check_numbers(advantage=advantage, sampling_rate=sampling_rate, steps=steps, tolerance=tolerance)
     _check_rate(advantage, "advantage")
-    given = Given(0.0, advantage, 1.0, sampling_rate, steps)
-    return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta, group=group)
+    numbers = Numbers(0.0, advantage, sampling_rate=sampling_rate, steps=steps)
+    return _calibrate("noise_multiplier", numbers, relation, tolerance, ForDelta, group=group)
 
 
 @takes_python_values
@@ -326,10 +297,10 @@ def noise_multiplier_for_tpr(
     def least(relation: Relation) -> tuple[Calibrated, Array]:
         with scope():
             rate, false_rate, is_second = as_form(as_float64(tpr), as_float64(fpr))
-            found = tangent(relation, rate, false_rate, as_float64(sampling_rate), as_float64(steps))
-            at, allowed, is_second = leave_scope((*found, is_second))
-        given = Given(at, allowed, 1.0, sampling_rate, steps)
-        return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta), is_second
+            budget = tangent(relation, rate, false_rate, as_float64(sampling_rate), as_float64(steps))
+            epsilon, delta, is_second = leave_scope((*budget, is_second))
+        numbers = Numbers(epsilon, delta, sampling_rate=sampling_rate, steps=steps)
+        return _calibrate("noise_multiplier", numbers, relation, tolerance, ForDelta), is_second
 
     # The second form asks the delta of the data sets in the other order.
     other = REVERSE.get(relation, relation)
@@ -375,104 +346,32 @@ def _check_run(noise_multiplier: Any, sampling_rate: Any, steps: Any) -> None:
 
 
 def _calibrate(
-    unknown: str, given: Given, relation: Relation, tolerance: float, budget: Kind = ForEpsilon, *, group: int = 1
+    unknown: str, numbers: Numbers, relation: Relation, tolerance: float, budget: Kind = ForEpsilon, *, group: int = 1
 ) -> Calibrated:
-    validation.check_epsilon(given.epsilon)
-    validation.check_finite(given.epsilon, "epsilon")
-    validation.check_delta(given.delta)
-    _check_run(given.noise_multiplier, given.sampling_rate, given.steps)
+    validation.check_epsilon(numbers.epsilon)
+    validation.check_finite(numbers.epsilon, "epsilon")
+    validation.check_delta(numbers.delta)
+    _check_run(numbers.noise_multiplier, numbers.sampling_rate, numbers.steps)
     validation.check_positive(tolerance, "tolerance")
     validation.check_one_of(relation, "relation", PoissonSubsampledGaussian.relations)
     validation.check_whole(group, "group", 1, MOST_EXAMPLES, "the number of examples that change together")
-    for name, value in given._asdict().items():
+    for name, value in numbers._asdict().items():
         validation.check_scalar(value, name)
+    rate, steps = numbers.sampling_rate, numbers.steps
     config = Config(
         unknown, budget, relation, float(tolerance),
-        is_plain=unknown != "sampling_rate" and is_concrete(given.sampling_rate) and float(given.sampling_rate) == 1,
-        is_single=unknown != "steps" and is_concrete(given.steps) and float(given.steps) == 1,
+        is_plain=unknown != "sampling_rate" and is_concrete(rate) and float(rate) == 1,
+        is_single=unknown != "steps" and is_concrete(steps) and float(steps) == 1,
         group=int(group),
     )  # fmt: skip
-    if not is_concrete(given):
-        return solve_traced(config, given)
-    numbers = Given(*(float(number) for number in given))
-    compose = functools.partial(composition, config, numbers)
-    with _quietly():
-        found = solve(config, numbers, compose)
-    return _improve_concrete(config, compose, found, numbers, ENDS[unknown])
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Keeps quiet about wide brackets: those of settings that are only tried are the search's own concern."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ToleranceWarning)
-        yield
-
-
-def _improve_concrete(
-    config: Config,
-    compose: Callable[[Any], tuple[Any, Any]],
-    result: Calibrated,
-    given: Given,
-    ends: tuple[float, float],
-) -> Calibrated:
-    """Returns a concrete result, improved where one more question may do so. Raises where nothing satisfies."""
-    unknown, budgeted = config.unknown, config.budget.name
-    with _quietly():
-        is_searched = result.status not in (Status.UNKNOWN, Status.INFEASIBLE)
-        if not is_searched and unknown == "noise_multiplier":
-            result = _of_everyone(config, compose, result, given)
-        # The search has tried to refute the next one already, and another try would cost as much again; but numbers of
-        # steps have neighbours, and single runs closed forms.
-        is_cheap = unknown == "steps" or not np.any(np.asarray(given.steps) != 1)
-        if result.status == Status.LOOSE and (is_cheap or not is_searched):
-            result = _prove_optimal(config, compose, result, given)
-    if result.status == Status.INFEASIBLE:
-        end = {"steps": "a single step", "sampling_rate": f"a rate of {math.exp(-ends[1]):.3g}"}.get(
-            unknown, f"a {unknown.replace('_', ' ')} of {math.exp(ends[1]):.3g}"
-        )
-        raise ValueError(
-            f"{budgeted} = {float(given.value_of(config.budget)):g} cannot be met by any {unknown}: even {end} costs "
-            f"more; allow a larger {budgeted}" + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
-        )
-    return result
-
-
-def _of_everyone(
-    config: Config, compose: Callable[[Any], tuple[Any, Any]], before: Calibrated, given: Given
-) -> Calibrated:
-    """Returns the noise that suffices where every example is in every batch, in closed form and at any delta."""
-    mu = float(dp_to_gdp(given.epsilon, given.delta)) * (1 - LEAST_PADDING) / config.group
-    value = math.sqrt(given.steps) / mu if mu > 0 else math.inf
-    at_delta = certified.delta(*compose(value), given.epsilon, relation=config.relation)
-    if not float(at_delta.upper) <= given.delta:
-        return before
-    found = Calibrated(np.float64(value), at_delta, int(Status.LOOSE))
-    if config.budget is ForDelta:
-        return found
-    # At most the budget's, where its delta has been certified.
-    reached = certified.epsilon(*compose(value), given.delta, relation=config.relation)
-    lower, middle, upper = (np.minimum(end, given.epsilon) for end in (reached.lower, reached.estimate, reached.upper))
-    return dataclasses.replace(found, reached=Bounds(lower, middle, upper, reached.converged))
-
-
-def _prove_optimal(
-    config: Config, compose: Callable[[Any], tuple[Any, Any]], result: Calibrated, given: Given
-) -> Calibrated:
-    """Returns the result as CONVERGED where the next setting that would cost more, within the tolerance, is refuted."""
-    value = float(result.value)
-    next_one = {"steps": value + 1, "sampling_rate": min(value * (1 + PROBE * config.tolerance), 1.0)}.get(
-        config.unknown, value * (1 - PROBE * config.tolerance)
-    )
-    refuted = float(certified.delta(*compose(next_one), given.epsilon, relation=config.relation).lower) > given.delta
-    return dataclasses.replace(result, status=int(Status.CONVERGED)) if refuted else result
+    return solve(config, numbers) if is_concrete(numbers) else solve_traced(config, numbers)
 
 
 # ----------------------------------------------------------------------------------------------------
 # Attacks: from the success of one to an (epsilon, delta) that rules it out.
 #
-# Let a test tell neighbours apart with false-positive rate a and true-positive rate b. Under (eps, delta)-DP, applied
-# to the test's own outcome with either neighbour in the first place,
+# Let a test between neighbours have the false-positive rate a and the true-positive rate b. Under (eps, delta)-DP,
+# applied to the test's own outcome with either neighbour in the first place,
 #
 #     b <= e^eps a + delta,        1 - a <= e^eps (1 - b) + delta,
 #
@@ -511,11 +410,11 @@ def tangent(
     config = Config("noise_multiplier", ForDelta, relation, tolerance=1e-6)
 
     def setting_at(epsilon: Array) -> Array:
-        given = Given(epsilon, as_delta(rate, false_rate, epsilon), jnp.ones(()), sampling_rate, steps)
-        return least_setting(config, given)
+        delta = as_delta(rate, false_rate, epsilon)
+        return run_search(config, Numbers(epsilon, delta, jnp.ones(()), sampling_rate, steps))[1].best
 
-    # Epsilons are tried in the logit of their share of the largest that leaves room for a delta: 0.3 apart, and each
-    # time a third as far. Sound for any numbers; a poor choice costs noise.
+    # A zoom tries three epsilons, in the logit of their share of the largest that leaves room for a delta: 0.3 from
+    # each other, and each time a third as far. Sound for any numbers; a poor choice costs noise.
     def zoom(i: Array, centre: Array) -> Array:
         tried = centre + 0.3 * jnp.arange(-1.0, 2.0) / 3.0**i
         left, here, right = jax.lax.map(lambda place: setting_at(widest * jax.nn.sigmoid(place)), tried)
@@ -525,7 +424,7 @@ def tangent(
 
     share = jnp.minimum(jnp.abs(slope) / widest, 0.99)
     # Each zoom moves to the lowest point of the parabola through three noises, where they make one that opens upwards.
-    # Lanes are mapped one by one, as each is a whole search.
+    # It takes the three one by one, as each is a whole search.
     place = jax.lax.fori_loop(0, 2, zoom, jnp.log(share) - jnp.log1p(-share))
     epsilon = widest * jax.nn.sigmoid(place)
     return epsilon, as_delta(rate, false_rate, epsilon)
@@ -590,17 +489,18 @@ def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float
     >>> most_certified(lambda runs: certified.delta(Gaussian(30.0), runs, 1.0), 1e-5, guess=50.0)
     64
     """
-    real = np.float64
     aim = SearchAim(
-        real(delta), least=real(-math.log(MOST_COUNT)), most=real(0.0), tolerance=real(0.0), scale=None, rises=False,
-        whole=True,
+        np.float64(delta), least=-math.log(MOST_COUNT), most=0.0, tolerance=0.0, is_whole=True,
+        start=np.float64(-math.log(min(max(guess, 1.0), MOST_COUNT))), slope=0.0,
     )  # fmt: skip
-    first = real(-math.log(min(max(guess, 1.0), MOST_COUNT)))
     # Log delta typically falls by 8 for each unit of u, which is minus the logarithm of the runs. Sound for any number.
-    slope = real(-8.0 * float(aim.steepness()))
-    with _quietly():
-        state = search_by_calls(lambda value: delta_at(int(value)), aim, first, slope, np.bool_(False))
-    return int(state.found.value) if math.isfinite(float(state.found.setting)) else 0
+    aim = dataclasses.replace(aim, slope=-8.0 * float(aim.steepness()))
+
+    def evaluate(state: SearchState, _: None) -> Bounds:
+        return delta_at(int(state.value))
+
+    state = search(evaluate, aim, leave_scope(start_at(aim)))
+    return int(state.best_value) if math.isfinite(state.best) else 0
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -714,17 +614,11 @@ def user_level(
         )
 
     def sample_at(rate: float, size: int, sums: float) -> Sampling:
-        def run(noise: float) -> tuple[Mechanism, int]:
-            return group(PoissonSubsampledGaussian(noise, rate), size), steps
-
-        # The start is about the noise of a Gaussian whose sensitivity is the average one; a hundred times as much
-        # suffices in the end.
-        start = max(size * rate * math.sqrt(steps * math.log(1 / delta)) / epsilon, 0.3 * math.sqrt(size))
-        # To within 1e-6 of the budget; six evaluations are usual. Sound for any numbers.
-        noise, reached = _noise_by_secants(run, epsilon, delta, "add_or_remove", start, close=1e-6, rounds=40)
-        if reached is None or not noise < 1e6:
+        least = noise_multiplier(epsilon, delta, rate, steps, group=size)
+        noise = float(least.value)
+        if not least.satisfied or not noise < 1e6:
             raise ValueError(f"epsilon = {epsilon} at delta = {delta} was not met by any noise: give a larger budget.")
-        return Sampling(run(noise)[0], noise, rate, noise / sums, reached)
+        return Sampling(group(PoissonSubsampledGaussian(noise, rate), size), noise, rate, noise / sums, least.reached)
 
     rate = batch_size / (users * examples_per_user)
     by_example = sample_at(rate, examples_per_user, float(batch_size))
@@ -792,40 +686,23 @@ def least_noise(
     start: float,
 ) -> Calibrated:
     """Returns what :func:`noise_multiplier_for_search` does, for runs that are any composition of their noise."""
+    brackets: dict[float, Bounds] = {}
 
-    def search(noise: float) -> tuple[Mechanism, int]:
-        return RepeatAndSelect(*run(noise), trials), 1
+    def cost(log_noise: float) -> float:
+        search = RepeatAndSelect(*run(math.exp(log_noise)), trials)
+        brackets[log_noise] = certified.epsilon(search, 1, delta, relation=relation)
+        return float(brackets[log_noise].upper) / max(epsilon, TINY)
 
-    # To within 1e-3 of the budget. Sound for any numbers.
-    noise, reached = _noise_by_secants(search, epsilon, delta, relation, start, close=1e-3, rounds=20)
-    if reached is None:
+    # A bracket of a search takes a second, and its lower end is too far down to refute anything: secants of the upper
+    # ends, to within 1e-3 of the budget. Sound for any numbers.
+    with warnings.catch_warnings(action="ignore", category=ToleranceWarning):
+        least = least_by_secants(cost, math.log(start), close=1e-3, rounds=20)
+    if least not in brackets:
         raise ValueError(
             f"epsilon = {epsilon} at delta = {delta} was not met by any noise for {trials}: give a larger budget, or "
             "fewer trials."
         )
-    return Calibrated(np.float64(noise), reached, int(Status.LOOSE))
-
-
-def _noise_by_secants(
-    run: Callable[[float], tuple[Mechanisms, Steps]],
-    epsilon: float,
-    delta: float,
-    relation: Relation,
-    start: float,
-    *,
-    close: float,
-    rounds: int,
-) -> tuple[float, Bounds | None]:
-    """Returns about the least noise of a run whose certified epsilon is within the budget, and that; inf and None."""
-    tried: dict[float, Bounds] = {}
-
-    def cost(log_noise: float) -> float:
-        with _quietly():
-            tried[log_noise] = certified.epsilon(*run(math.exp(log_noise)), delta, relation=relation)
-        return float(tried[log_noise].upper) / max(epsilon, TINY)
-
-    found = least_by_secants(cost, math.log(start), close=close, rounds=rounds)
-    return math.exp(found), tried.get(found)
+    return Calibrated(np.float64(math.exp(least)), brackets[least], int(Status.LOOSE))
 
 
 @takes_python_values
@@ -872,8 +749,8 @@ def most_trials(
     validation.check_positive(epsilon, "epsilon")
     validation.check_positive(share, "share")
     validation.check_probability(share, "share")
-    asked = ForDelta(np.array([epsilon]))
-    ways = certified.profile_of_one_run((mechanism, steps), asked, 1.0, relation)
+    question = ForDelta(np.array([epsilon]))
+    ways = certified.profile_of_one_run((mechanism, steps), question, 1.0, relation)
 
     def most(law: Callable[[float], Trials]) -> Trials | None:
         def pays(mean: float) -> bool:
@@ -889,7 +766,7 @@ def most_trials(
         *(functools.partial(TruncatedNegativeBinomial, shape=shape) for shape in (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)),
         Poisson,
     ]
-    found = [law for law in map(most, families) if law is not None]
-    if not found:
+    laws = [law for law in map(most, families) if law is not None]
+    if not laws:
         raise ValueError(f"epsilon = {epsilon} does not pay for a single run: give more, or add noise.")
-    return min(found, key=lambda law: law.missed(share))
+    return min(laws, key=lambda law: law.missed(share))

@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> Report:
     from jaxacct.calibrate import Status
 
     find = _of_composition if arguments.mechanism or arguments.spec else _of_training
-    name, result, target, found = find(arguments)
+    name, result, target, describe = find(arguments)
     bounds = result.reached
     value = int(result.value) if name == "steps" else float(result.value)
     if name == "epsilon":  # the search is for its inverse, which grows with privacy
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> Report:
             "estimate": float(bounds.estimate),
             "upper": float(bounds.upper),
         },
-        **found(value),
+        **describe(value),
         "guarantee": GUARANTEES["prv"],
         "version": __version__,
     }
@@ -110,46 +110,57 @@ def run(arguments: argparse.Namespace) -> Report:
 
 def _of_training(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, float], Any]:
     """Returns what is looked for in a run of DP-SGD, the library's answer, the target, and the record of a value."""
-    unknown = arguments.solve_for
-    target = _target(arguments)
-    relation: Relation = arguments.relation or "add_or_remove"
-    rate = rate_given(arguments)
-    if arguments.count is not None:
-        raise ValueError(
-            "--count is of the runs of a --mechanism: give one, gaussian say; a run of DP-SGD has --steps."
-        )
-    if unknown == "sampling-rate" and arguments.epochs is not None:
-        raise ValueError("--epochs is of no use where the rate is looked for: give --steps.")
-    given = {"noise-multiplier": arguments.noise_multiplier, "sampling-rate": rate,
-             "steps": steps_given(arguments, rate)}  # fmt: skip
-    if given[unknown] is not None:
-        raise ValueError(f"--{unknown} is given and looked for: leave it out, or choose another --solve-for.")
-    for name in UNKNOWNS:
-        if given[name] is None and name != unknown:
-            raise ValueError(f"--{name} is missing: give it, or look for it with --solve-for {name}.")
-    known = {name: float(value) for name, value in given.items() if value is not None}
-    correlated: dict[str, Any] = {}
-    group = arguments.group or 1
-    if arguments.bands:
-        if group > 1:
-            raise ValueError("--bands is of single examples: leave --group out.")
-        result, correlated = _of_bands(arguments.bands, unknown, target, known, relation)
-    else:
-        result = _ask_library(unknown, target, known, relation, group)
+    from jaxacct import calibrate
 
-    def found(value: float) -> dict[str, Any]:
+    target, group = _target(arguments), arguments.group or 1
+    unknown = arguments.solve_for.replace("-", "_")
+    relation: Relation = arguments.relation or "add_or_remove"
+    known = _known_of(arguments)
+    correlated: dict[str, Any] = {}
+    if group > 1 and (arguments.bands or "tpr" in target):
+        option, otherwise = ("bands", "") if arguments.bands else ("tpr", ", or give --epsilon and --delta")
+        raise ValueError(f"--{option} is of single examples: leave --group out{otherwise}.")
+    if arguments.bands:
+        result, correlated = _of_bands(arguments.bands, unknown, target, known, relation)
+    elif "tpr" in target:
+        result = calibrate.noise_multiplier_for_tpr(**target, **known, relation=relation)
+    else:
+        name = "noise_multiplier_for_advantage" if "advantage" in target else unknown
+        result = getattr(calibrate, name)(**target, **known, relation=relation, group=group)
+
+    def describe(value: float) -> dict[str, Any]:
         """Returns the part of the record that describes the run with the value."""
-        whole = {key.replace("-", "_"): known.get(key, value) for key in UNKNOWNS}
+        run = {name: known.get(name, value) for name in (option.replace("-", "_") for option in UNKNOWNS)}
         scope = scope_of(relation, group).replace("Poisson", "cyclic Poisson" if correlated else "Poisson")
-        return whole | {
-            "steps": int(whole["steps"]),
+        return run | {
+            "steps": int(run["steps"]),
             **correlated,
             "relation": relation,
             "group": group,
             "scope": scope,
         }
 
-    return unknown.replace("-", "_"), result, target, found
+    return unknown, result, target, describe
+
+
+def _known_of(arguments: argparse.Namespace) -> dict[str, float]:
+    """Returns what is known of a run of DP-SGD, by name; raises ValueError where it is too little or too much."""
+    rate = rate_given(arguments)
+    if arguments.count is not None:
+        raise ValueError(
+            "--count is of the runs of a --mechanism: give one, gaussian say; a run of DP-SGD has --steps."
+        )
+    if arguments.solve_for == "sampling-rate" and arguments.epochs is not None:
+        raise ValueError("--epochs is of no use where the rate is looked for: give --steps.")
+    numbers = {"noise_multiplier": arguments.noise_multiplier, "sampling_rate": rate,
+               "steps": steps_given(arguments, rate)}  # fmt: skip
+    for option in UNKNOWNS:
+        is_missing = numbers[option.replace("-", "_")] is None
+        if option == arguments.solve_for and not is_missing:
+            raise ValueError(f"--{option} is given and looked for: leave it out, or choose another --solve-for.")
+        if option != arguments.solve_for and is_missing:
+            raise ValueError(f"--{option} is missing: give it, or look for it with --solve-for {option}.")
+    return {name: float(value) for name, value in numbers.items() if value is not None}
 
 
 def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, float], Any]:
@@ -157,38 +168,26 @@ def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, 
     from jaxacct import calibrate, specs
     from jaxacct.mechanisms.records import record_of
 
-    run_alone = ("noise_multiplier", "sampling_rate", "batch_size", "examples", "steps", "epochs", "bands")
-    for name in (*run_alone, "advantage", "tpr", "fpr"):
-        if vars(arguments)[name] is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise ValueError(
-                f"{option} is of a run of DP-SGD by itself: beside --spec or --mechanism leave it out; rates and runs "
-                "are fields, --mechanism dp-sgd:sampling_rate=0.01,count=1000."
-            )
-    if arguments.solve_for != UNKNOWNS[0]:
-        raise ValueError(
-            f"--solve-for {arguments.solve_for} is of a run of DP-SGD by itself: leave it, or --spec, out."
-        )
     part, field, others = _split_parts(arguments)
     settings = {"relation": arguments.relation, "group": arguments.group}
-    given = ([{"parts": others}] if others else []) + ([specs.read(arguments.spec)] if arguments.spec else [])
-    beside = specs.parsed(specs.combined(given, **settings)) if given else None
-    if beside is not None:
-        if beside.cut_probability:
+    composed = ([{"parts": others}] if others else []) + ([specs.read(arguments.spec)] if arguments.spec else [])
+    rest = specs.parsed(specs.combined(composed, **settings)) if composed else None
+    if rest is not None:
+        if rest.cut_probability:
             raise ValueError(
                 "--spec has a report whose batches may have been cut, which delta pays for: jaxacct certify."
             )
-        settings = {"relation": beside.relation, "group": beside.group}
+        settings = {"relation": rest.relation, "group": rest.group}
     new = specs.parsed(specs.combined([{"parts": [part]}], **settings))
     (release,) = new.releases
     plain: Any = release.mechanism
     target = {name: vars(arguments)[name] for name in ("epsilon", "delta")}
     for name, value in target.items():
         if value is None:
-            target[name] = None if beside is None else vars(beside)[name]
+            target[name] = None if rest is None else vars(rest)[name]
         if target[name] is None:
             raise ValueError(f"--{name} is missing: give that of the budget, of all releases together.")
-    mechanisms, steps = ((), ()) if beside is None else (beside.mechanisms, beside.steps)
+    mechanisms, steps = ((), ()) if rest is None else (rest.mechanisms, rest.steps)
 
     def make(scale: Any) -> tuple[Any, ...]:
         """Returns the mechanisms, the last with the noise that is looked for."""
@@ -211,7 +210,7 @@ def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, 
             f"{target['delta']:g}, whatever is added: give a larger budget."
         ) from None
 
-    def found(value: float) -> dict[str, Any]:
+    def describe(value: float) -> dict[str, Any]:
         """Returns the part of the record that describes the composition with the value."""
         one = dataclasses.replace(plain, **{field: value})
         return {
@@ -224,14 +223,29 @@ def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, 
             "scope": scope_of(new.relation, new.group, "samples as listed"),
         }
 
-    return field, result, target, found
+    return field, result, target, describe
 
 
 def _split_parts(arguments: argparse.Namespace) -> tuple[dict[str, Any], str, list[dict[str, Any]]]:
-    """Returns the part of a spec whose noise is looked for, with any noise, the noise's field, and the other parts."""
+    """Returns the part of a spec whose noise is looked for, with any noise, the noise's field, and the other parts.
+
+    Raises ValueError where there is not one such part, or an option is of a run of DP-SGD by itself.
+    """
     from jaxacct import specs
     from jaxacct.mechanisms.records import kind_of
 
+    run_alone = ("noise_multiplier", "sampling_rate", "batch_size", "examples", "steps", "epochs", "bands")
+    for name in (*run_alone, "advantage", "tpr", "fpr"):
+        if vars(arguments)[name] is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(
+                f"{option} is of a run of DP-SGD by itself: beside --spec or --mechanism leave it out; rates and runs "
+                "are fields, --mechanism dp-sgd:sampling_rate=0.01,count=1000."
+            )
+    if arguments.solve_for != UNKNOWNS[0]:
+        raise ValueError(
+            f"--solve-for {arguments.solve_for} is of a run of DP-SGD by itself: leave it, or --spec, out."
+        )
     sought: list[Any] = []
     others: list[Any] = []
     for text in arguments.mechanism or ():
@@ -266,18 +280,18 @@ def _of_bands(
     """Returns the noise for the banded strategy of least error, and that strategy's part of the record."""
     from jaxacct import factorize, validation
 
-    if unknown != "noise-multiplier" or "epsilon" not in target:
+    if unknown != "noise_multiplier" or "epsilon" not in target:
         raise ValueError("--bands looks for the noise of a budget: give --epsilon, --delta, --sampling-rate, --steps.")
-    rate, steps = known["sampling-rate"], known["steps"]
+    rate, steps = known["sampling_rate"], known["steps"]
     validation.check_steps(steps)
     if not any(count * rate <= 1 and count <= steps for count in bands):
         raise ValueError(
             f"--bands {bands} times --sampling-rate {rate:g} are all above 1, or above --steps: give fewer."
         )
     epsilon, delta = target["epsilon"], target["delta"]
-    found = factorize.best_bands(int(steps), rate, epsilon, delta, bands=(1, *bands), relation=relation)
-    best = next(entry for entry in found if entry.participation.groups in bands)
-    (plain,) = {entry.error for entry in found if entry.participation.groups == 1}
+    strategies = factorize.best_bands(int(steps), rate, epsilon, delta, bands=(1, *bands), relation=relation)
+    best = next(entry for entry in strategies if entry.participation.groups in bands)
+    (plain,) = {entry.error for entry in strategies if entry.participation.groups == 1}
     result = factorize.noise_multiplier(best.strategy, best.participation, epsilon, delta, relation=relation)
     return result, {
         "bands": (groups := best.participation.groups),
@@ -290,37 +304,16 @@ def _of_bands(
 def _target(arguments: argparse.Namespace) -> dict[str, float]:
     """Returns the target that is given in full; raises ValueError where there is none, or parts of two."""
     names = ("epsilon", "delta", "advantage", "tpr", "fpr")
-    given = {name: vars(arguments)[name] for name in names if vars(arguments)[name] is not None}
-    if set(given) not in ({"epsilon", "delta"}, {"advantage"}, {"tpr", "fpr"}):
-        seen = ", ".join(f"--{name}" for name in given) or "none"
+    target = {name: vars(arguments)[name] for name in names if vars(arguments)[name] is not None}
+    if set(target) not in ({"epsilon", "delta"}, {"advantage"}, {"tpr", "fpr"}):
+        seen = ", ".join(f"--{name}" for name in target) or "none"
         raise ValueError(f"target = {seen}: give --epsilon and --delta, or --advantage, or --tpr and --fpr.")
-    if "epsilon" not in given and arguments.solve_for != "noise-multiplier":
+    if "epsilon" not in target and arguments.solve_for != "noise-multiplier":
         raise ValueError(
             f"--solve-for {arguments.solve_for} takes --epsilon and --delta: an attack's success is a target for "
             "noise-multiplier only."
         )
-    return given
-
-
-def _ask_library(
-    unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, group: int
-) -> Any:
-    """Returns the library's answer for single examples, or for groups."""
-    from jaxacct import calibrate
-
-    settings = {name.replace("-", "_"): value for name, value in known.items()}
-    if "tpr" in target:
-        if group > 1:
-            raise ValueError("--tpr is of single examples: leave --group out, or give --epsilon and --delta.")
-        return calibrate.noise_multiplier_for_tpr(**target, **settings, relation=relation)
-    if "advantage" in target:
-        return calibrate.noise_multiplier_for_advantage(**target, **settings, relation=relation, group=group)
-    solve: Any = {
-        "noise-multiplier": calibrate.noise_multiplier,
-        "sampling-rate": calibrate.sampling_rate,
-        "steps": calibrate.steps,
-    }[unknown]
-    return solve(**target, **settings, relation=relation, group=group)
+    return target
 
 
 def _report(record: dict[str, Any]) -> Report:
@@ -354,8 +347,8 @@ def _report(record: dict[str, Any]) -> Report:
 
 def _list_composition(record: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns what was looked for, and what is composed beside it, as names and texts."""
-    *beside, new = facts_of_run(record)
+    *rest, new = facts_of_run(record)
     return [
         ("of", f"{new[0]}; {times_of(record['count'])}"),
-        *((f"beside {kind}", text) for kind, text in beside),
+        *((f"beside {kind}", text) for kind, text in rest),
     ]

@@ -74,7 +74,7 @@ def bisect(
     """Returns the end of a bracket at which ``holds`` is true, after so many halvings or where the ends are neighbours.
 
     Args:
-        holds: whether a number is allowed; the certificate. It is not called at the ends.
+        holds: whether a number is allowed; the certificate. The search does not call it at the ends.
         safe: an end that is known to hold; above or below the other.
         other: an end that is not known to hold.
         steps: most halvings; by default as many as float64 or whole numbers have, of which 53 to 1,100 are used.
@@ -147,19 +147,19 @@ def bisect_traced(
     [1.414199948310852]
     """
 
-    # The state is a bracket, the safe end of which holds, and what was found where neither end is known to; each step
-    # moves one of the ends to the point tried.
+    # The state is a bracket, the safe end of which holds, and the last point that held where neither end is known to;
+    # each step moves one of the ends to the point that it tries.
     def halve(index: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
-        safe, other, *found = state
+        safe, other, *allowed = state
         point: Array = middle(safe, other)
         is_first: Array | bool = False
-        if found:
-            # The safe end is tried first, and then the other one.
+        if allowed:
+            # The first step tries the safe end, and the second the other one.
             is_first = index == 0
             point = jnp.where(is_first, safe, jnp.where(index == 1, other, point))
         is_allowed = holds(point)
         ends = jnp.where(is_allowed, point, safe), jnp.where(is_allowed | is_first, other, point)
-        return (*ends, *(jnp.where(is_allowed, point, last) for last in found))
+        return (*ends, *(jnp.where(is_allowed, point, last) for last in allowed))
 
     if otherwise is None:
         return jax.lax.fori_loop(0, steps, halve, (safe, other))[0]
@@ -193,8 +193,8 @@ def least_by_secants(
     most, steeper = 2.0, 4.0
     passed, failed = math.inf, -math.inf
     u, expected, before = start, slope, None
-    # A bracket (failed, passed] with secants inside; it halves where a secant leaves it, so that rough costs cannot
-    # send it astray. The result was itself evaluated at a cost of at most 1, however the loop ends.
+    # A bracket (failed, passed] with secants inside; the search halves it where a secant leaves it, so that rough costs
+    # cannot send it astray. It evaluated the result itself, at a cost of at most 1, however the loop ends.
     for _ in range(rounds):
         height = math.log(min(max(cost(u), math.exp(-most)), math.exp(most)))
         if height <= 0:

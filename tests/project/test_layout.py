@@ -116,6 +116,8 @@ MOST = {
     ("atoms", "warm"): (17, 126, 15),
     ("contour", "cold"): (17, 267, 30),
     ("contour", "warm"): (12, 86, 13),
+    ("calibration", "cold"): (17, 190, 24),
+    ("calibration", "warm"): (16, 142, 24),
     ("training step", "trace"): (21, 280, 19),
     ("training step", "cold"): (23, 340, 26),
     ("training step", "warm"): (14, 60, 13),
@@ -128,7 +130,7 @@ def test_the_road_to_the_transform_is_as_it_is_told():
     """The calls are run; the page has the stack at their ends (``python -m bench.road --write``)."""
     done = subprocess.run([sys.executable, "-m", "bench.road"], cwd=ROOT, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
-    for told, name in zip(roads(), ("mesh", "atoms", "contour"), strict=True):
+    for told, name in zip(roads(), ("mesh", "atoms", "contour", "calibration"), strict=True):
         assert [(str(path.relative_to(ROOT)), function) for path, function in told] == list(
             map(tuple, found[name]["road"])
         )
