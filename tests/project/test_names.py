@@ -10,7 +10,7 @@ import jaxacct
 
 PACKAGE = pathlib.Path(jaxacct.__path__[0])
 
-EMPTY = frozenset("apart beside within told whole up asked found given".split())
+EMPTY = frozenset({"apart", "beside", "within", "told", "whole", "up", "asked", "found", "given"})
 """Prepositions and participles: whatever they name has a better name, for they name nothing."""
 
 SHARED_VERBS = frozenset()
@@ -38,7 +38,7 @@ def _homes(kind: type) -> dict[str, set[str]]:
 
 
 def _bound(node: ast.AST, function: str = "") -> set[tuple[str, str]]:
-    """Returns the functions and names that are bound below a node: parameters, variables, fields, functions, classes."""
+    """Returns the names bound below a node, of whatever kind, each with the function or class that it is bound in."""
     names = set()
     # A name belongs to the innermost function or class around it.
     for child in ast.iter_child_nodes(node):
@@ -72,7 +72,7 @@ def test_no_name_is_empty():
     assert empty == EMPTY_STILL
 
 
-@pytest.mark.parametrize("text, names", [
+@pytest.mark.parametrize(("text", "names"), [
     ("def f(found): pass", {("", "f"), ("f", "found")}),
     ("class C:\n    whole: int\n    def g(self):\n        up = 1", {
         ("", "C"), ("C", "whole"), ("C", "g"), ("C.g", "self"), ("C.g", "up"),
