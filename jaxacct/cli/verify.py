@@ -243,7 +243,7 @@ def certify(arguments: argparse.Namespace) -> int:
         raise ValueError("SPEC is missing: give a file of a spec, a report, a history or an event; or --check FOLDER.")
     folder = pathlib.Path(arguments.out or "certificate")
     from jaxacct import certificates, specs
-    from jaxacct.certificates import HTML, check_free, html
+    from jaxacct.certificates.folders import HTML, check_free, html
 
     check_free(folder, overwrite=arguments.overwrite)
     made = certificates.certify(specs.combined([specs.read(name) for name in arguments.spec], **settings))
@@ -259,7 +259,7 @@ def certify(arguments: argparse.Namespace) -> int:
 def _check_folder(folder: str, as_json: bool) -> int:
     """Checks a folder, prints the result, and returns the exit code."""
     from jaxacct import certificates
-    from jaxacct.certificates import HTML
+    from jaxacct.certificates.folders import HTML
 
     found = certificates.check(folder)
     made = found.certificate
@@ -277,7 +277,8 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     import numpy as np
 
     from jaxacct import plot
-    from jaxacct.certificates import attack_curve, for_print
+    from jaxacct.certificates.claims import attack_curve
+    from jaxacct.certificates.folders import for_print
 
     try:
         plot.require_matplotlib()
