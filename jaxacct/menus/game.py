@@ -58,8 +58,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Int
 
 from jaxacct import validation
-from jaxacct.composition import ForDelta, directed_parts, facts_of, laws_for, length_class
+from jaxacct.composition import ForDelta, Parts, directed_parts, facts_of, laws_for, length_class
 from jaxacct.mechanisms import Gaussian, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
+from jaxacct.mechanisms.bounded_range import RangeBlockPair, RangeRunPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.numerics.precision import (
     FUNCTION,
@@ -341,14 +342,21 @@ def masses_of(block: Sum) -> tuple[np.ndarray, np.ndarray]:
 
 
 def blocks_of(
-    items: Sequence[tuple[Mechanism, int]], shares: Sequence[float], relation: Relation, epsilon: float
+    items: Sequence[tuple[Mechanism, int]],
+    shares: Sequence[float],
+    relation: Relation,
+    epsilon: float,
+    *,
+    from_below: bool = False,
 ) -> list[list[Sum]]:
     """Returns the losses of items (a mechanism and how often it is run) for each direction of ``relation``.
 
-    The losses of a direction are tilted alike, as suits a run in which each item occurs as often as ``shares`` say. In
-    the scope of programs.
+    The losses of a direction are tilted alike, as suits a run in which each item occurs as often as ``shares`` say.
+    With ``from_below`` the lower ones are the losses of mechanisms in every game. In the scope of programs.
     """
     every = [directed_parts(mechanism, count, relation) for mechanism, count in items]
+    if from_below:
+        every = _repeatable(every, shares)
     rows = []
     # A row for each direction, with the block of every item.
     for direction in range(max(map(len, every))):
@@ -356,6 +364,32 @@ def blocks_of(
         of_items = [parts[direction % len(parts)] for parts in every]
         rows.append([leave_scope(found) for found in sums_apart(of_items, shares, epsilon, LEAST)])
     return rows
+
+
+RANGES = (RangeRunPair, RangeBlockPair)
+"""The pairs of runs of exponential mechanisms, each the worst of many."""
+
+
+def _repeatable(compositions: Sequence[list[Parts]], shares: Sequence[float]) -> list[list[Parts]]:
+    """Returns items' parts such that from below their losses are those of mechanisms, however often each is run.
+
+    The pair of exponential mechanisms is the worst of many. From below the widest run or block of a composition may
+    have its losses, as that of an adversary who sees all others' first (:mod:`jaxacct.mechanisms.bounded_range`). In a
+    game there is always one more to come. So none has them here, but the two losses that suit the runs of all items.
+    """
+    spread = 0.0
+    for directions, share in zip(compositions, shares, strict=True):
+        spreads = [float(np.max(pairs.spread)) for pairs, _ in directions[0] if isinstance(pairs, RANGES)]
+        spread += share * max(spreads, default=0.0)
+
+    def repeatable(pairs: Any) -> Any:
+        changes = {"is_last": np.zeros(np.shape(pairs.is_last)), "spread": np.full(np.shape(pairs.spread), spread)}
+        return dataclasses.replace(pairs, **changes)
+
+    return [
+        [tuple((repeatable(x) if isinstance(x, RANGES) else x, count) for x, count in parts) for parts in directions]
+        for directions in compositions
+    ]
 
 
 def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
