@@ -523,8 +523,8 @@ class NoClipping(Flat):
     """Fault that leaves gradients as they are, and adds noise for clipped ones."""
 
     def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
-        ones, within = super().factors(squares)
-        return jax.tree.map(jnp.ones_like, ones), within
+        ones, bounds = super().factors(squares)
+        return jax.tree.map(jnp.ones_like, ones), bounds
 
 
 @dataclass(frozen=True)
@@ -758,8 +758,8 @@ def watch_canaries(trainer: DPTrainer, steps: int) -> Watch:
 
 def judge(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ...]) -> Audit:
     """Returns the audit that the right guesses of each run amount to."""
-    found = functools.lru_cache(lambda noise: _p_value(trainer, settings, correct, noise))
-    noise = _least_refuted(lambda noise: found(noise) < 1 - settings.confidence, settings.noise_multiplier)
+    p_value_at = functools.lru_cache(lambda noise: _p_value(trainer, settings, correct, noise))
+    noise = _least_refuted(lambda noise: p_value_at(noise) < 1 - settings.confidence, settings.noise_multiplier)
     epsilon = 0.0
     if math.isfinite(noise):
         # The cost of batches that were cut counts against the bound.
@@ -770,7 +770,7 @@ def judge(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ...])
         settings=settings,
         claim=float(epsilon_after(trainer, settings.steps).upper),
         correct=correct,
-        p_value=found(settings.noise_multiplier),
+        p_value=p_value_at(settings.noise_multiplier),
         noise_multiplier=noise,
         epsilon=epsilon,
         epsilon_of_any_mechanism=epsilon_lower_bound(
@@ -797,8 +797,8 @@ def _p_value(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ..
 def _deltas(noise: float, rate: float, steps: int) -> tuple[float, ...]:
     """Returns upper bounds on delta at ``EPSILONS``; 1 where the exact accountant does not converge."""
     mechanism = jaxacct.PoissonSubsampledGaussian(noise, rate)
-    found = saddlepoint.accountant.curve(query_of(mechanism, steps, ForDelta(EPSILONS), "add_or_remove"))
-    return tuple(np.asarray(found.upper).tolist())
+    profile = saddlepoint.accountant.curve(query_of(mechanism, steps, ForDelta(EPSILONS), "add_or_remove"))
+    return tuple(np.asarray(profile.upper).tolist())
 
 
 def _least_refuted(refuted: Callable[[float], bool], claimed: float) -> float:

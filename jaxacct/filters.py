@@ -188,8 +188,8 @@ def check_mechanism_delta(own: ArrayLike, delta: ArrayLike) -> None:
     """Raises ValueError where the mechanisms' own part of delta, which was checked, leaves nothing of it."""
     validation.check_scalar(own, "mechanism_delta")
     validation.check_probability(own, "mechanism_delta")
-    part, whole = validation.concrete_value(own), validation.concrete_value(delta)
-    if part is not None and whole is not None and not part < whole:
+    spent, budget = validation.concrete_value(own), validation.concrete_value(delta)
+    if spent is not None and budget is not None and not spent < budget:
         raise ValueError(f"mechanism_delta = {own} leaves nothing of delta = {delta} for the composition: give less.")
 
 
@@ -299,10 +299,10 @@ def _epsilon(ledger: AdditiveFilter) -> Array:
     # Of a delta that is below the least float nothing is known but that no cost has no epsilon.
     total = ledger.state.total.value()
     delta = jnp.exp(-ledger.state.log_inverse_delta.value()) * (1 - 8 * rounding())
-    found = ledger._convert(total, jnp.where(delta > 0, delta, 0.5))
+    epsilon = ledger._convert(total, jnp.where(delta > 0, delta, 0.5))
     # What is granted is within the budget, whose epsilon holds.
-    found = jnp.fmin(jnp.where((delta > 0) | ledger._is_pure(), found, jnp.inf), ledger.state.epsilon.value())
-    return jnp.where(total == 0, 0.0, found)
+    epsilon = jnp.fmin(jnp.where((delta > 0) | ledger._is_pure(), epsilon, jnp.inf), ledger.state.epsilon.value())
+    return jnp.where(total == 0, 0.0, epsilon)
 
 
 @kernel
@@ -617,12 +617,12 @@ def orders_for(epsilon: ArrayLike, delta: ArrayLike) -> tuple[float, ...]:
     >>> orders_for(1.0, 1e-5) == FILTER_ORDERS, max(orders_for(0.01, 1e-6)) > 10_000
     (True, True)
     """
-    asked, failing = validation.concrete_value(epsilon), validation.concrete_value(delta)
+    target, failing = validation.concrete_value(epsilon), validation.concrete_value(delta)
     if failing is not None and failing == 0:
         return (math.inf,)
-    if asked is None or failing is None or not 0 < asked < math.inf:
+    if target is None or failing is None or not 0 < target < math.inf:
         return FILTER_ORDERS
-    scale = -math.log(float(failing)) / float(asked) / 115
+    scale = -math.log(float(failing)) / float(target) / 115
     # The largest scale keeps orders, and their products with divergences, among the finite numbers of every arithmetic.
     return FILTER_ORDERS if scale <= 1 else tuple(1 + min(scale, 1e12) * (order - 1) for order in FILTER_ORDERS)
 
@@ -804,8 +804,8 @@ def _epsilon_of_budget(state: RenyiState, orders: tuple[float, ...], conversion:
     """Returns nearly the epsilon that the budgets were made of, the least that one of them stands for; for print."""
     assert state.budget is not None
     budget, nothing = state.budget.value(), RoundedSum.above(jnp.zeros(len(orders)))
-    whole = replace(state, total=RoundedSum.above(jnp.where(budget > 0, budget, jnp.inf)), budget=nothing)
-    return jnp.where(jnp.any(budget > 0), _epsilon_of_sums(whole, orders, conversion), 0.0)
+    full = replace(state, total=RoundedSum.above(jnp.where(budget > 0, budget, jnp.inf)), budget=nothing)
+    return jnp.where(jnp.any(budget > 0), _epsilon_of_sums(full, orders, conversion), 0.0)
 
 
 def _check_some_budget(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float, ...], conversion: str) -> None:
@@ -813,14 +813,14 @@ def _check_some_budget(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float
 
     Raises ValueError where a concrete delta is 0, and an order is finite.
     """
-    asked, failing = validation.concrete_value(epsilon), validation.concrete_value(delta)
+    target, failing = validation.concrete_value(epsilon), validation.concrete_value(delta)
     if failing is not None and failing == 0 and set(orders) != {math.inf}:
         raise ValueError(f"orders = {shorten(orders)} say nothing at delta = 0: leave orders out, or give infinity.")
     if conversion != "mironov" or max(orders) == math.inf:
         return
-    if asked is None or failing is None or not 0 < asked < math.inf:
+    if target is None or failing is None or not 0 < target < math.inf:
         return
-    least = 1 - math.log(float(failing)) / float(asked)
+    least = 1 - math.log(float(failing)) / float(target)
     if max(orders) <= least:
         validation.warn_caller(
             f"orders = {shorten(orders)} have no budget at epsilon = {epsilon}, delta = {delta}, and grant nothing: "

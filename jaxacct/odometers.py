@@ -277,8 +277,8 @@ class VilleOdometer(_RenyiOdometer):
 
         # Each step leaves the loss above the root, or where rounding moved it: the check below decides. So any number
         # of steps is sound: a test compares 12 with a bisection. A fixed number keeps the program short.
-        found = jax.lax.fori_loop(0, 12, advance, jnp.where(start < jnp.inf, start, 1.0))
-        reading = found + rounding_of_reading() * (found + (1 + target) / powers[0])
+        root = jax.lax.fori_loop(0, 12, advance, jnp.where(start < jnp.inf, start, 1.0))
+        reading = root + rounding_of_reading() * (root + (1 + target) / powers[0])
         # Rounding of the mixture's logarithm: a weight's, a share's and the sum's logarithms, and exponents up to
         # the target's size.
         enough = log_mixture(reading)[0] >= target + 64 * roundoff() * (1 + target)
@@ -528,7 +528,7 @@ class StitchedOdometer(_TimeUniformOdometer):
     6.58
     """
 
-    given: float | None
+    start: float | None
 
     def __init__(self, delta: ArrayLike, start: float | None = None, mechanism_delta: ArrayLike = 0.0) -> None:
         if start is not None:
@@ -537,7 +537,7 @@ class StitchedOdometer(_TimeUniformOdometer):
         self._fill(_open_time_uniform(delta, mechanism_delta), None if start is None else float(start))
 
     def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
-        least = as_float64(start if self.given is None else self.given)
+        least = as_float64(start if self.start is None else self.start)
         variance = jnp.maximum(variance, least)
         epochs = jnp.log(jnp.log(2 * variance / least))
         return 1.7 * jnp.sqrt(variance * (epochs + 0.72 * (math.log(5.2) + self.state.log_inverse_delta.value())))
@@ -586,10 +586,10 @@ class RogersOdometer(_TimeUniformOdometer):
     def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
         least, scale = float(self.examples) ** -2, self._scale()
         # The last epoch may end a rounding later: sums are rounded up, and the proof has a third of delta' to spare.
-        within = (variance >= least) & (variance <= 1 + 2.0**-30)
+        is_inner = (variance >= least) & (variance <= 1 + 2.0**-30)
         inside = 2 * variance * (1 + math.log(3) / 2) * scale
         beyond = 2 * (least + variance) * (1 + jnp.log1p(variance / least) / 2) * scale
-        return jnp.sqrt(jnp.where(within, inside, beyond))
+        return jnp.sqrt(jnp.where(is_inner, inside, beyond))
 
     def _highest(
         self, since: Float[Array, ""], variance: Float[Array, ""], start: Float[Array, ""]
@@ -661,8 +661,8 @@ def _read_boundary(
     state = odometer.state
     reading = (boundary + drift) * (1 + rounding_of_reading())
     # Once the mechanisms' own failures may exceed their part of delta nothing is promised: the reading is inf.
-    within = (delta <= state.delta_budget.value()) & (state.log_inverse_delta.value() < jnp.inf)
-    known = within & (reading >= 0)
+    fits = (delta <= state.delta_budget.value()) & (state.log_inverse_delta.value() < jnp.inf)
+    known = fits & (reading >= 0)
     return jnp.where(variance + drift + delta == 0, 0.0, jnp.where(known, reading, jnp.inf))
 
 

@@ -338,8 +338,8 @@ class _Levelled(_PlainPolicy):
         least, most = self._range()
         # Twelve levels at most: one by one from the least, which is the costliest, then each 1.3 times farther from it.
         # A setting between two is paid for as the costlier, and all beyond the last as the last: sound for any values.
-        apart = np.maximum(np.arange(12), 1.3 ** np.arange(12) - 1).astype(int)
-        levels = [least + int(step) for step in np.unique(apart) if step <= most - least]
+        distances = np.maximum(np.arange(12), 1.3 ** np.arange(12) - 1).astype(int)
+        levels = [least + int(step) for step in np.unique(distances) if step <= most - least]
         settings = [self.setting(Levels(jnp.int32(level), jnp.zeros(())), 0) for level in levels]
         return tuple((float(noise), float(rate)) for noise, rate in settings)
 
@@ -462,9 +462,9 @@ class AdaptiveBatchSize(_Levelled):
 
 def _levels(initial: float, least: float, most: float, increment: float) -> tuple[int, int]:
     """Returns the lowest and the highest level; the last one may be cut short by the bound."""
-    down, up = (min((end - initial) / increment * sign, 2.0**30) for end, sign in ((least, -1), (most, 1)))
+    falls, rises = (min((end - initial) / increment * sign, 2.0**30) for end, sign in ((least, -1), (most, 1)))
     # A quotient that should be whole may come out a rounding above.
-    return -math.ceil(down - 1e-9), math.ceil(up - 1e-9)
+    return -math.ceil(falls - 1e-9), math.ceil(rises - 1e-9)
 
 
 # ----------------------------------------------------------------------------------------------------

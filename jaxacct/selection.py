@@ -366,12 +366,12 @@ class OneWay:
     def of(cls, epsilons: np.ndarray, forth: Bounds, back: Bounds) -> OneWay:
         """Returns the profile from bounds on delta of one run at ``epsilons`` (n,), rising from 0, forth and back."""
         # Ratios are rounded to the side where H is smaller, and so is c in 1 - c + c H'(1/c).
-        up = np.exp(epsilons) * (1 + MARGIN)
-        down = (1 / up) * (1 - MARGIN)
-        reverse = (1 - down + down * np.minimum(np.asarray(back.upper), 1.0)) * (1 + MARGIN)
+        rising = np.exp(epsilons) * (1 + MARGIN)
+        falling = (1 / rising) * (1 - MARGIN)
+        reverse = (1 - falling + falling * np.minimum(np.asarray(back.upper), 1.0)) * (1 + MARGIN)
         above = np.concatenate([[1.0], reverse[::-1], np.asarray(forth.upper)])
-        below = np.concatenate([np.zeros(1 + len(down)), np.asarray(forth.lower) * (1 - MARGIN)])
-        return cls(np.concatenate([[0.0], down[::-1], up]), np.minimum(above, 1.0), below)
+        below = np.concatenate([np.zeros(1 + len(falling)), np.asarray(forth.lower) * (1 - MARGIN)])
+        return cls(np.concatenate([[0.0], falling[::-1], rising]), np.minimum(above, 1.0), below)
 
     def least(self, levels: np.ndarray) -> np.ndarray:
         """Returns b: a lower bound on Q(E) for each P(E)."""
@@ -450,8 +450,8 @@ class Selection:
         falls, middle = np.diff(c), c[1:-1]
         most = np.minimum((above[:-1] - below[1:]) / falls, 1.0)[:-1] * (1 + SLACK)
         least = np.maximum((below[1:-1] - above[2:]) / falls[1:], 0.0) * (1 - SLACK)
-        apart = np.minimum(falls[:-1], falls[1:]) > 1e-5 * middle  # so that neither is below 1
-        known = np.flatnonzero((below[1:-1] > 0) & apart)
+        is_distinct = np.minimum(falls[:-1], falls[1:]) > 1e-5 * middle  # so that neither is below 1
+        known = np.flatnonzero((below[1:-1] > 0) & is_distinct)
         c, h, most, least = middle[known], below[1:-1][known] * (1 - SLACK), most[known], least[known]
         # E is one of these events, with a share of all other results, which a coin decides that each run tosses
         # besides.
@@ -501,8 +501,8 @@ def pair_of(selections: list[Selection], least: float) -> tuple[np.ndarray, np.n
     slopes = [_slope(one, two) for one, two in itertools.pairwise(hull)] + [Fraction(0)]
     rises = [after - before for before, after in itertools.pairwise(slopes)]
     # The mass beyond the hull's ends has an infinite loss, one way or the other.
-    told = [rise * u for rise, (u, _) in zip(rises, hull[1:], strict=True)] + [hull[-1][1], Fraction(0)]
-    p, q = np.array(told, np.float64), np.array([*rises, Fraction(0), 1 + slopes[0]], np.float64)
+    masses = [rise * u for rise, (u, _) in zip(rises, hull[1:], strict=True)] + [hull[-1][1], Fraction(0)]
+    p, q = np.array(masses, np.float64), np.array([*rises, Fraction(0), 1 + slopes[0]], np.float64)
     return np.where(p < smallest, 0.0, p), np.where(q < smallest, 0.0, q)
 
 

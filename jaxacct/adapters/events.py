@@ -85,9 +85,9 @@ def stand_in(package: str, needed_for: str) -> type:
     return Absent
 
 
-def upper_end(found: Any) -> float:
+def upper_end(bounds: Any) -> float:
     """Returns the upper bound that an accountant's answer is or has."""
-    return float(found.upper if isinstance(found, Bounds) else found)
+    return float(bounds.upper if isinstance(bounds, Bounds) else bounds)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -147,11 +147,11 @@ def join_parts(parts: Parts) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ..
     # Members of a group differ in numbers alone: one mechanism with arrays for fields stands for them.
     for members in groups.values():
         kind, _, static, inner = members[0][0]
-        within = join_parts(dict(inner)) if inner else ()
+        inner_mechanisms = join_parts(dict(inner)) if inner else ()
         counts = [count for _, count in members]
         columns = list(zip(*(part.fields for part, _ in members), strict=True))
         if len(members) == 1:
-            mechanisms.append(kind(*within, *(column[0] for column in columns), **dict(static)))
+            mechanisms.append(kind(*inner_mechanisms, *(column[0] for column in columns), **dict(static)))
             steps.append(counts[0])
         else:
             mechanisms.append(kind(*(np.array(column, np.float64) for column in columns), **dict(static)))
@@ -484,10 +484,10 @@ def _discrete_gaussian(event: object) -> Parts:
 def _tree(event: object) -> Parts:
     """Tree aggregation over a single epoch: the deepest tree, as each record is in one tree only."""
     noise = _number_field(event, "noise_multiplier")
-    given = _field(event, "step_counts")
-    counts = list(given) if isinstance(given, Sequence) or np.ndim(given) else [given]
+    steps = _field(event, "step_counts")
+    counts = list(steps) if isinstance(steps, Sequence) or np.ndim(steps) else [steps]
     if not counts:
-        raise ValueError(f"{name_of(event)}.step_counts = {given!r} holds no tree: give a number of steps for each.")
+        raise ValueError(f"{name_of(event)}.step_counts = {steps!r} holds no tree: give a number of steps for each.")
     most = max(validation.check_whole(count, "step_counts", 0, MOST_STEPS, "the numbers of steps") for count in counts)
     return one(TreeAggregation, noise, most.bit_length()) if most else {}
 

@@ -29,7 +29,7 @@ import numpy as np
 
 import jaxacct
 from jaxacct import json_files, saddlepoint
-from jaxacct.certificates.specs import ANY, Spec, all_of, parsed, sampling_of, unit_of
+from jaxacct.certificates.specs import ANY, Release, Spec, all_of, parsed, sampling_of, unit_of
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.records import record_of
@@ -345,17 +345,10 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
         _assume("fixed", of_settings if fixed or reports else "nobody"),
         _assume("mechanism", by_program),
     ]  # fmt: skip
-    # Each mechanism, and each within another, adds the assumption of its sampling or its kind.
     for release in spec.releases:
-        for mechanism in all_of(release.mechanism):
-            if (sampling := sampling_of(mechanism)) in ASSUMED:
-                assumed.append(_assume(sampling, release.said_by))
-            if isinstance(mechanism, RepeatAndSelect):
-                assumed.append(_assume("search", "nobody"))
-            if isinstance(mechanism, (AboveThreshold, GaussianAboveThreshold)):
-                monotone = " and none falls where a record is added" if mechanism.monotone else ""
-                assumed.append(_assume("threshold", by_program, monotone=monotone))
-    assumed += [entry for config in reports for entry in _assume_report(config, by_report)]
+        assumed += _assume_release(release, by_program)
+    for config in reports:
+        assumed += _assume_report(config, by_report)
     if spec.cut_probability:
         assumed.append(_assume("cut", by_report, probability=rounded_up(spec.cut_probability, ".3g")))
     assumed += [_assume("nothing else", "nobody"), _assume("real noise", "nobody: noise is drawn in floating point")]
@@ -366,6 +359,18 @@ def _assume(kind: str, said_by: str, **words: str) -> tuple[str, str, str]:
     """Returns an assumption of a kind: its text, who says so, and what would void it."""
     text, void = ASSUMED[kind]
     return text.format(**words), said_by, void.format(**words)
+
+
+def _assume_release(release: Release, by_program: str) -> Iterator[tuple[str, str, str]]:
+    """Yields what a release's mechanism adds, and each within it: the assumption of its sampling or its kind."""
+    for mechanism in all_of(release.mechanism):
+        if (sampling := sampling_of(mechanism)) in ASSUMED:
+            yield _assume(sampling, release.said_by)
+        if isinstance(mechanism, RepeatAndSelect):
+            yield _assume("search", "nobody")
+        if isinstance(mechanism, (AboveThreshold, GaussianAboveThreshold)):
+            monotone = " and none falls where a record is added" if mechanism.monotone else ""
+            yield _assume("threshold", by_program, monotone=monotone)
 
 
 def _assume_report(config: dict[str, Any], said_by: str) -> Iterator[tuple[str, str, str]]:

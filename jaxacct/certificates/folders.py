@@ -361,10 +361,15 @@ def _compare(there: Any, here: Any, where: str) -> None:
     elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
         for i, (one, other) in enumerate(zip(there, here, strict=True)):
             _compare(one, other, f"{where}[{i}]")
-    elif isinstance(there, float) and isinstance(here, float) and not where.startswith("spec"):
-        # Two machines agree on numbers within that. The bracket, which the referee judges, and the step from it to the
-        # claim are exact, whatever this is.
-        if not math.isclose(there, here, rel_tol=1e-6, abs_tol=0.0):
-            raise ValueError(f"{where} is {there!r} there, and {here!r} computed here")
-    elif type(there) is not type(here) or there != here:
+    elif not _agree(there, here, where):
         raise ValueError(f"{where or 'the certificate'} is {there!r:.120} there, and {here!r:.120} here")
+
+
+def _agree(there: Any, here: Any, where: str) -> bool:
+    """Returns whether two leaves are equal, or computed numbers that two machines may give.
+
+    The bracket, which the referee judges, and the step from it to the claim are exact, whatever the tolerance here is.
+    """
+    if isinstance(there, float) and isinstance(here, float) and not where.startswith("spec"):
+        return math.isclose(there, here, rel_tol=1e-6, abs_tol=0.0)
+    return bool(type(there) is type(here) and there == here)

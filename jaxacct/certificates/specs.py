@@ -153,13 +153,7 @@ def _release(record: dict[str, Any]) -> Release:
     """
     fields = dict(record)
     name, sampling = kind_of(fields.pop("type", None)).__name__, fields.pop("sampling", None)
-    examples, batch, epochs, rate = (
-        number_of(fields.pop(key, None), key) for key in ("examples", "batch_size", "epochs", "sampling_rate")
-    )
-    if (examples is None) != (batch is None) or None not in (batch, rate):
-        raise ValueError("batch_size and examples go together, in place of sampling_rate: give both.")
-    if batch is not None and examples is not None:
-        rate = outward.rate_of(batch, examples)
+    rate, epochs = _rate_of(fields), number_of(fields.pop("epochs", None), "epochs")
     if rate is not None:
         fields["sampling_rate"] = rate
         if sampling is None and name in ("Gaussian", "Laplace"):
@@ -181,6 +175,16 @@ def _release(record: dict[str, Any]) -> Release:
         raise ValueError(f"sampling = {sampling!r}, but {name} is of {sampling_of(mechanism)}: give what was done.")
     runs = _run_count(1.0 if count is None else number_of(count, "count"))
     return Release(mechanism, runs, sampling_of(mechanism), said_by)
+
+
+def _rate_of(fields: dict[str, Any]) -> float | None:
+    """Returns the sampling rate, or a batch's size over the number of examples, and takes them out of the fields."""
+    examples, batch, rate = (
+        number_of(fields.pop(key, None), key) for key in ("examples", "batch_size", "sampling_rate")
+    )
+    if (examples is None) != (batch is None) or None not in (batch, rate):
+        raise ValueError("batch_size and examples go together, in place of sampling_rate: give both.")
+    return rate if batch is None or examples is None else outward.rate_of(batch, examples)
 
 
 def _report(report: Any) -> Part:
@@ -441,9 +445,8 @@ def _parse(given: dict[str, Any]) -> Spec:
             "they happened to be. Spend a budget by jaxacct.filters or jaxacct.menus; their guarantee holds then."
         )
     parts = [part(record, f"parts[{i}]") for i, record in enumerate(records)]
-    for key, words in (("fixed", "none" if fixed == "" else fixed), ("unit", unit_of(given))):
-        if not isinstance(words, str) or not words.isprintable() or not words.strip():
-            raise ValueError(f"{key} = {words!r} is no line of text: give words, such as 'one person, all visits'.")
+    _check_line("none" if fixed == "" else fixed, "fixed")
+    _check_line(unit_of(given), "unit")
     relation = _relation_of(given, parts)
     size = validation.check_whole(given.get("group", 1), "group", 1, 2**31 - 1, "the number of records of one unit")
     if size > 1 and any("report" in record for record in records):
@@ -451,13 +454,25 @@ def _parse(given: dict[str, Any]) -> Spec:
             f"group = {size}: no certificate of a trainer's report: its bound on cut batches is for neighbours that "
             "differ in one record. Leave group out, or give what ran as mechanisms, if no batch can be cut."
         )
+    delta, epsilon = _question_of(given, parts)
+    cut = outward.round_up(sum((Fraction(one.cut_probability) for one in parts), Fraction(0)))
+    return Spec(given, _combine_releases(parts, relation), relation, size, delta, epsilon, cut)
+
+
+def _check_line(words: Any, key: str) -> None:
+    """Raises ValueError where words are no line of text."""
+    if not isinstance(words, str) or not words.isprintable() or not words.strip():
+        raise ValueError(f"{key} = {words!r} is no line of text: give words, such as 'one person, all visits'.")
+
+
+def _question_of(given: dict[str, Any], parts: list[Part]) -> tuple[float | None, float | None]:
+    """Returns the delta or the epsilon at which a spec asks the other; without either, the reports' largest delta."""
     delta, epsilon = (number_of(given.get(key), key) for key in ("delta", "epsilon"))
     if delta is not None and epsilon is not None:
         raise ValueError(f"delta = {delta} and epsilon = {epsilon}: give the one at which the other is asked.")
-    if epsilon is None and delta is None:
+    if delta is None and epsilon is None:
         delta = max((one.delta for one in parts if one.delta is not None), default=None)
-    cut = outward.round_up(sum((Fraction(one.cut_probability) for one in parts), Fraction(0)))
-    return Spec(given, _combine_releases(parts, relation), relation, size, delta, epsilon, cut)
+    return delta, epsilon
 
 
 def _relation_of(given: dict[str, Any], parts: list[Part]) -> Relation:

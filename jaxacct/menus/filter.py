@@ -314,10 +314,10 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
         # Only a budget whose value was found to be at most delta is returned, after eight solutions or within 2e-3 of
         # log delta, whose slope in minus the budget's logarithm is about -8. Sound for any numbers.
         most = min(menu.budget, MOST_LEVELS)
-        found = least_by_secants(
+        log_share = least_by_secants(
             lambda u: value(_units(u, most)) / menu.delta, -math.log(0.9 * most), close=2e-3, rounds=8, slope=-8.0
         )
-    budget = _units(found, most) if math.isfinite(found) else 0
+    budget = _units(log_share, most) if math.isfinite(log_share) else 0
     if budget < max(costs):
         raise ValueError(
             f"epsilon = {menu.epsilon:g} is less than an odometer reads after a block of each item at delta = "

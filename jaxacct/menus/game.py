@@ -167,25 +167,25 @@ def solve(
     flushed = 8 * n * TINY
     # The relative error of exp of an exponent that rounds, and of a few products.
     relative = 4 * FUNCTION + 4 * u * t * jnp.max(jnp.abs(at))
-    up = 1 + relative
-    safe, sign = jnp.where(is_upper, up, 1 - relative), jnp.where(is_upper, 1.0, -1.0)
+    rounding_factor = 1 + relative
+    safe, sign = jnp.where(is_upper, rounding_factor, 1 - relative), jnp.where(is_upper, 1.0, -1.0)
     masses = jnp.sum(losses.weights, axis=-1) * (1 + 2 * n * u)
     wrong = masses * (3 * transform_error(n) + 16 * u) * (1 + 1e-9)
     # What every level needs is made here: inside the loop the compiler might make it again at each level. From below
     # there is no ceiling, and nothing beyond the window but stopping.
     transforms = jnp.conj(jnp.fft.rfft(losses.weights)) * safe[..., None]
     decay = jnp.exp(-t * at)
-    ceiling, raised = jnp.where(is_upper, decay * up, jnp.inf), jnp.where(is_upper, flushed, 0.0)
-    higher = jnp.where(is_upper, decay * -jnp.expm1(-beyond) * up + flushed, 0.0)
-    higher_by = jnp.where(is_upper, decay * jnp.exp(-beyond) * up, 0.0)
-    steeper = jnp.where(is_upper, jnp.exp(t * (low - at)) * up, 0.0)
+    ceiling, raised = jnp.where(is_upper, decay * rounding_factor, jnp.inf), jnp.where(is_upper, flushed, 0.0)
+    higher = jnp.where(is_upper, decay * -jnp.expm1(-beyond) * rounding_factor + flushed, 0.0)
+    higher_by = jnp.where(is_upper, decay * jnp.exp(-beyond) * rounding_factor, 0.0)
+    steeper = jnp.where(is_upper, jnp.exp(t * (low - at)) * rounding_factor, 0.0)
     peak = log_peak(t)
 
     def stopped_at(epsilon: Array) -> Array:
         return jnp.maximum(-jnp.expm1(epsilon - at), 0.0) * decay * safe
 
     # One step solves one level r, a budget of r units, from the levels r - c_j, whose transforms the ring still holds.
-    # The invariant: at every point of the window ``whole`` bounds W_r on the side asked for, all errors included. It
+    # The invariant: at every point of the window ``tilted`` bounds W_r on the side asked for, all errors included. It
     # ends at the first level whose value exceeds delta, or at ``most``.
     def advance(state: _GameState) -> _GameState:
         r = state.level
@@ -196,7 +196,7 @@ def solve(
         bounds = losses.total * state.bounds[:, index] * (1 + 4 * u)
         bound = jnp.maximum(bound, jnp.max(jnp.where(can, bounds, 0.0), axis=1, keepdims=True))
         infinite = jnp.max(jnp.where(can, state.infinite[:, index] + losses.infinite, 0.0), axis=1) * (1 + 4 * u)
-        error = (wrong * state.norms[:, index] + losses.slack * state.bounds[:, index] + flushed) * up
+        error = (wrong * state.norms[:, index] + losses.slack * state.bounds[:, index] + flushed) * rounding_factor
         error = jnp.where(can, sign * error * (1 + 4 * u), -jnp.inf)
         spectra = [state.spectra[:, index[j] % ring] * transforms[:, j] for j in range(items)]
         played = jnp.fft.irfft(jnp.stack(spectra), n)
@@ -207,22 +207,22 @@ def solve(
         highest = jnp.where(is_upper, bound, jnp.inf)
         best = jnp.minimum(best, jnp.minimum(ceiling, highest)) + raised
         # Outside the window, tilted: above it V(L) <= 1 - e^(b - L) (1 - V(b)), below it V(L) <= V(a).
-        edge = jnp.minimum(best[:, window.last] / decay[:, window.last] * up[:, 0], 1.0)[:, None]
+        edge = jnp.minimum(best[:, window.last] / decay[:, window.last] * rounding_factor[:, 0], 1.0)[:, None]
         above = jnp.maximum(stopped, higher + higher_by * edge)
         below = jnp.minimum(best[:, window.first][:, None] * steeper, highest)
-        whole = jnp.where(before, below, jnp.where(after, above, best))
-        value = jnp.max(whole[:, -window.start] + infinite) * (1 + sign * 4 * u)
+        tilted = jnp.where(before, below, jnp.where(after, above, best))
+        value = jnp.max(tilted[:, -window.start] + infinite) * (1 + sign * 4 * u)
         value = jnp.where(jnp.isnan(value), jnp.where(is_upper, jnp.inf, 0.0), value)
         # The norm is taken in units of about the largest entry, plus what may be flushed of the squares.
         unit = jnp.maximum(bound, TINY)
-        squares = jnp.sum((whole * (1 / unit)) ** 2, axis=1, keepdims=True) + n * TINY
+        squares = jnp.sum((tilted * (1 / unit)) ** 2, axis=1, keepdims=True) + n * TINY
         norms = unit * jnp.sqrt(squares) * (1 + 4 * n * u) + TINY
         return _GameState(
             r + 1,
             (value <= delta) & (r < most),
             stopped,
             state.values.at[r].set(value),
-            state.spectra.at[:, r % ring].set(jnp.fft.rfft(whole)),
+            state.spectra.at[:, r % ring].set(jnp.fft.rfft(tilted)),
             state.norms.at[:, r].set(norms[:, 0]),
             state.bounds.at[:, r].set(bound[:, 0]),
             state.infinite.at[:, r].set(infinite),
@@ -281,15 +281,15 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
     >>> sizes_and_costs([2670.0, 4870.0], [None, None])
     ((8, 56), (6, 23))
     """
-    given = [number / size for number, size in zip(runs, sizes, strict=True) if size]
-    if given:
-        costs = iter(whole_costs(given))
+    fixed = [number / size for number, size in zip(runs, sizes, strict=True) if size]
+    if fixed:
+        costs = iter(whole_costs(fixed))
         known: list[int | None] = [next(costs) if size else None for size in sizes]
         units = min(c * n / size for c, n, size in zip(known, runs, sizes, strict=True) if c and size)
     else:
         # Sizes of blocks are chosen for a budget of about 2,000 units, or 512 for each run where it pays for few.
         known, units = [None] * len(sizes), min(2000, 512 * min(runs))
-    found = []
+    blocks = []
     # Sizes and costs that the caller fixed stay; for the others the least wasteful ones are sought.
     for number, size, cost in zip(runs, sizes, known, strict=True):
         if size is None or cost is None:
@@ -300,8 +300,8 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
             size, cost = min(
                 tried, key=lambda pair: abs(pair[1] * number / (pair[0] * units) - 1) + pair[1] / units / 4
             )
-        found.append((size, cost))
-    return tuple(size for size, _ in found), tuple(cost for _, cost in found)
+        blocks.append((size, cost))
+    return tuple(size for size, _ in blocks), tuple(cost for _, cost in blocks)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -332,11 +332,11 @@ class Guarantee(NamedTuple):
 
 def masses_of(block: Sum) -> tuple[np.ndarray, np.ndarray]:
     """Returns a block's losses and the masses above, (points,), for choices that no bound depends on."""
-    found: Any = block
-    losses = found.first + found.mesh * np.arange(found.rows.shape[1])
-    weights = found.rows[0]
+    rows: Any = block
+    losses = rows.first + rows.mesh * np.arange(rows.rows.shape[1])
+    weights = rows.rows[0]
     with np.errstate(all="ignore"):
-        masses = weights * np.exp(found.log_mass[0] - found.order * losses)
+        masses = weights * np.exp(rows.log_mass[0] - rows.order * losses)
     # Below 1e-14 of the largest weight a transform's rounding is all there is.
     return losses, np.where(weights > 1e-14 * np.max(weights), np.minimum(masses, 1.0), 0.0)
 
@@ -481,12 +481,12 @@ def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: f
 def losses_on(rows: Sequence[Sequence[Sum]], window: Window, points: int, side: int) -> Losses:
     """Returns the blocks' losses on the lattice, above (``side`` 0) or below (1)."""
     least, most = -window.first, np.int32(points - 1 - window.last)
-    found = [
+    placed = [
         # Each block in each direction is put on the lattice by itself: one compiled program for all.
         [put_on_grid(points, not side, block, window.mesh, least, most, order) for block in row]
         for row, order in zip(rows, window.order, strict=True)
     ]
-    arrays: list[Any] = [np.asarray([[leave_scope(item[i]) for item in row] for row in found]) for i in range(4)]
+    arrays: list[Any] = [np.asarray([[leave_scope(item[i]) for item in row] for row in placed]) for i in range(4)]
     return Losses(*arrays)
 
 
@@ -642,7 +642,7 @@ def costlier(mechanism: Mechanism) -> Mechanism:
     noise = _noise_of(mechanism)
     if noise is None:
         return mechanism
-    kind, scale, rate = noise[0], _float32(noise[1], up=False), _float32(noise[2], up=True)
+    kind, scale, rate = noise[0], _float32(noise[1], round_up=False), _float32(noise[2], round_up=True)
     name = "scale" if kind is Laplace else "noise_multiplier"
     changed = {name: scale} if isinstance(mechanism, kind) else {name: scale, "sampling_rate": rate}
     same: Any = mechanism
@@ -662,12 +662,12 @@ def _noise_of(mechanism: Mechanism) -> Noise | None:
     return None
 
 
-def _float32(value: ArrayLike, *, up: bool) -> float:
+def _float32(value: ArrayLike, *, round_up: bool) -> float:
     exact = float(np.asarray(value))
     with np.errstate(over="ignore"):
         near = np.float32(exact)
-    if float(near) < exact if up else float(near) > exact:  # a finite number that float32 takes for infinite, too
-        near = np.nextafter(near, np.float32(np.inf if up else -np.inf))
+    if float(near) < exact if round_up else float(near) > exact:  # a finite number that float32 takes for infinite, too
+        near = np.nextafter(near, np.float32(np.inf if round_up else -np.inf))
     return float(near)
 
 

@@ -120,11 +120,11 @@ class Game:
             judged[: most + 1] = epsilons
         # A longer game is compiled as JAX does by default: that takes half a second more, and five nanoseconds less for
         # each point of all levels, items and directions. Speed only.
-        found: Solved = (solve_well if work > 2e8 else solve)(
+        solved: Solved = (solve_well if work > 2e8 else solve)(
             ring, losses, np.asarray(costs, np.int32), judged, self.window,
             np.float64(self.guarantee.delta if epsilons is None else 1.0), np.int32(most), np.bool_(side == 0),
         )  # fmt: skip
-        return leave_scope(found)
+        return leave_scope(solved)
 
     def _costs_too_much(self, index: int) -> bool:
         """Returns whether one item alone seems to cost more than delta: a choice, and no bound."""
@@ -353,8 +353,8 @@ def certify(
         if len(costs) != len(pairs):
             raise ValueError(f"costs = {tuple(costs)} do not fit {len(pairs)} items: give one for each.")
         costs = [validation.check_whole(cost, "costs", 1, 2**20, "the units of a block") for cost in costs]
-    given = [None] * len(pairs) if costs is None else costs
-    offers = tuple(Offer(mechanism, count, cost) for (mechanism, count), cost in zip(pairs, given, strict=True))
+    known_costs = [None] * len(pairs) if costs is None else costs
+    offers = tuple(Offer(mechanism, count, cost) for (mechanism, count), cost in zip(pairs, known_costs, strict=True))
     return _certify(Guarantee(float(epsilon), float(delta), relation), offers)
 
 
