@@ -72,8 +72,8 @@ __all__ = [
 # Additive filters: they add up one number for each mechanism, zCDP's rho or the square of GDP's mu, and a delta.
 #
 # The budget is a number fixed in advance, so the sum stays within it on every path, and the theorem about one number
-# applies to the whole, whatever was chosen adaptively: no order is selected, nothing is paid for adaptivity. The second
-# sum is that of the mechanisms' own failure probabilities.
+# applies to the composition, whatever was chosen adaptively: nobody selects an order, and adaptivity costs nothing. The
+# second sum is that of the mechanisms' own failure probabilities.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -322,10 +322,10 @@ def _count_affordable(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -
 # Filters of concentrated and of approximate differential privacy: they add up rho, and failure probabilities.
 #
 # Let rho_i bound, for every order a, the divergence of the i-th mechanism by rho_i a, given what came before. If the
-# rho_i sum to at most rho on every path, Theorem 1 of Lécuyer (2021) says at *each* order a that the whole has a
-# divergence of at most rho a: every order is kept, none has to be selected, the whole is rho-zCDP, and any conversion
-# from zCDP holds as if nothing had been adaptive. Failure probabilities of approximate zCDP add up (Bun and Steinke
-# 2016, Lemma 8.2, with the events conditioned on the past).
+# rho_i sum to at most rho on every path, Theorem 1 of Lécuyer (2021) says at *each* order a that the composition has a
+# divergence of at most rho a: every order remains, so the composition is rho-zCDP, and any conversion from zCDP holds
+# as if nothing had been adaptive. Failure probabilities of approximate zCDP add up (Bun and Steinke 2016, Lemma 8.2,
+# with the events conditioned on the past).
 #
 # An (epsilon, delta)-DP mechanism is delta-approximately epsilon^2/2-zCDP: for two fixed neighbours it is a
 # post-processing of randomized response that says everything with probability delta (Kairouz, Oh and Viswanath 2015).
@@ -499,7 +499,7 @@ def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
     if conversion == "mironov":
         return mironov
     power = jnp.clip(jnp.sqrt(log_inverse / jnp.maximum(mironov, 1e-30)), 1e-6, 1e15)
-    # 64 orders, with order - 1 from 1/64 of Mironov's best to 4 times it: the optimum is flat. Sound for any orders.
+    # 64 orders, with order - 1 from 1/64 of Mironov's best to 4 times it: the optimum is flat. Any orders are sound.
     orders = 1 + power * jnp.exp(jnp.linspace(jnp.log(1 / 64), jnp.log(4.0), 64))
     # The lower bound on a divergence that belongs to each conversion; any of them is safe.
     bound = {"optimal": "optimal", "closed": "f", "improved": "g"}[conversion]
@@ -512,7 +512,7 @@ def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
 # The filter of Gaussian differential privacy: it adds up mu^2, and is tight for Gaussian noise.
 #
 # Why adaptivity costs nothing. Fix two neighbours. A mu_i-GDP mechanism is a post-processing of one draw of N(b mu_i,
-# 1), b in {0, 1} telling the neighbours apart (Dong, Roth and Su 2022, Theorem 2, by Blackwell), which scaled by mu_i
+# 1), b in {0, 1} naming the neighbour (Dong, Roth and Su 2022, Theorem 2, by Blackwell), which scaled by mu_i
 # is the increment of a Brownian motion with drift b over a time mu_i^2. One Brownian motion read on and on gives all of
 # them, also if each mu_i is chosen from what has been read. If the mu_i^2 sum to at most mu^2 on every path, everything
 # is a post-processing of the motion up to time mu^2, and of its end point, which is sufficient: one draw of N(b mu, 1).
@@ -581,8 +581,8 @@ def _mu_squared_budget(epsilon: Array, delta: Array) -> Array:
 # divergences of order a and b(a) the budget. Stop the process of each order where S(a) would pass b(a). By Theorem 1
 # the stopped process has a divergence of order a of at most b(a), so any conversion that holds at that one order bounds
 # its hockey-stick divergence E[(1 - e^(eps - L))+] by some delta(a). At the end S(a) <= b(a) for one order at least,
-# whose stopped process is the process itself there, and the hockey-stick divergence of the whole is at most the sum of
-# the delta(a) over all orders.
+# whose stopped process is the process itself there, and the hockey-stick divergence of all releases is at most the sum
+# of the delta(a) over all orders.
 #
 # * "optimal" and "improved" choose b(a) so that delta(a) = delta/number of orders: their sum is delta. Any conversion
 #   at one fixed order is valid here, the optimal one of Asoodeh et al. included. It would not be valid to take the best
@@ -841,7 +841,7 @@ def _remaining_of_cost(state: RenyiState, cost: ArrayLike) -> Array:
 @kernel
 @compiled
 def _proven_delta(log_inverse_delta: RoundedSum, total: ArrayLike) -> Array:
-    # The logarithm that is kept was rounded up, by 2^-47 where it was stored.
+    # The stored logarithm was rounded up, by 2^-47.
     least = log_inverse_delta.value() * (1 - 2.0**-46 - 2 * arithmetic().function)
     return jnp.minimum(jnp.exp(-least) * as_float64(total) * (1 + 8 * rounding()), 1.0)
 
@@ -851,7 +851,7 @@ def _proven_delta(log_inverse_delta: RoundedSum, total: ArrayLike) -> Array:
 #
 # Feldman and Zrnic (2021), "Individual privacy accounting via a Rényi filter", Algorithm 2 and Theorem 4.5: let every
 # example stay in the computation only while the divergences of its own contributions, each measured before it is made,
-# stay within the budget. Then the whole is differentially private for adding or removing an example, though small
+# stay within the budget. Then the computation is differentially private for adding or removing an example, though small
 # contributions have been charged less than the largest possible one.
 # ----------------------------------------------------------------------------------------------------
 

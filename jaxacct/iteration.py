@@ -569,7 +569,7 @@ def at_least_tiny(bound: Array) -> Array:
 def image_ratio(sgd: Any, *, use_convexity: bool) -> Array:
     """Returns the diameter of a gradient step's images over the noise, rounded up.
 
-    Two gradients differ by at most 2 L; where gradient steps are contractions, images are no farther apart than inputs.
+    Two gradients differ by at most 2 L; where gradient steps are contractions, images are as near as inputs, or nearer.
     """
     distance = sgd.diameter + 2 * sgd.learning_rate * sgd.lipschitz
     if use_convexity:
@@ -911,7 +911,7 @@ def _stopped_epsilon(sgd: Any, delta: Array, method: str) -> Array:
     def is_enough(epsilon: Array) -> Array:
         return _log_delta(sgd, epsilon, method) <= target
 
-    # 52 halvings leave 2^-52 of the interval. Sound for any number.
+    # 52 halvings leave 2^-52 of the interval. Any number is sound.
     result = bisect_traced(is_enough, highest, jnp.zeros_like(highest), steps=52, otherwise=math.inf)
     return jnp.where(valid, result, jnp.inf)
 

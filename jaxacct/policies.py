@@ -277,7 +277,7 @@ class SpendRemaining(_PlainPolicy):
 
 def is_rise(answer: ArrayLike, query_noise: ArrayLike, best: ArrayLike) -> Bool[Array, ""]:
     """Returns whether a noisy count is higher than the best one so far by more than noise explains."""
-    # Three standard deviations: Lécuyer (2021), section 5.1. Sound for any value.
+    # Three standard deviations: Lécuyer (2021), section 5.1. Any value is sound.
     return jnp.asarray(answer, jnp.float32) - 3.0 * query_noise > best
 
 
@@ -337,7 +337,7 @@ class _Levelled(_PlainPolicy):
         """Settings of all levels; if these are many, some that cost no less than the others."""
         least, most = self._range()
         # Twelve levels at most: one by one from the least, which is the costliest, then each 1.3 times farther from it.
-        # A setting between two is paid for as the costlier, and all beyond the last as the last: sound for any values.
+        # A setting between two is paid for as the costlier, and all beyond the last as the last: any values are sound.
         distances = np.maximum(np.arange(12), 1.3 ** np.arange(12) - 1).astype(int)
         levels = [least + int(step) for step in np.unique(distances) if step <= most - least]
         settings = [self.setting(Levels(jnp.int32(level), jnp.zeros(())), 0) for level in levels]

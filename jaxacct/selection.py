@@ -43,7 +43,7 @@ DEEPEST = 60.0
 """Depth, in nats, below the largest f', or below a probability of 1, from which it does not matter how deep one is."""
 
 FINE = np.concatenate([np.linspace(0.0, 0.5, 5000, endpoint=False), 1 - np.geomspace(0.5, 1e-15, 15_000), [1.0]])
-"""A grid from 0 to 1, ever finer towards 1, between whose points levels are interpolated. Sound for any grid."""
+"""A grid from 0 to 1, ever finer towards 1, between whose points levels are interpolated. Any grid is sound."""
 
 
 class Trials(abc.ABC):
@@ -331,7 +331,7 @@ def _as_number(value: Any) -> float:
 # ----------------------------------------------------------------------------------------------------
 
 LEVELS = 8000
-"""Number of levels of F between which f' is bounded by its ends. Sound for any value.
+"""Number of levels of F between which f' is bounded by its ends. Any value is sound.
 
 The loss of tightness falls as their number rises: for a hundred runs it is on average 5 % of epsilon at 1,000 levels,
 and 0.7 % here.
@@ -341,11 +341,11 @@ MARGIN = 1e-12
 """Relative error allowed for sums of a few hundred positive numbers, which is more than they have."""
 
 SLACK = 1e-6
-"""Relative error allowed for the chords between ratios that are at least 1e-5 apart, which is more than they have."""
+"""Relative error allowed for the chords between ratios at a distance of 1e-5 or more, which is more than they have."""
 
 
 LARGEST = 600.0
-"""Epsilon, in nats, above which an upper bound is infinite, and a lower bound on delta is 0. Sound for any value."""
+"""Epsilon, in nats, above which an upper bound is infinite, and a lower bound on delta is 0. Any value is sound."""
 
 
 @dataclass(frozen=True)
@@ -421,7 +421,7 @@ class Selection:
 
     def least_epsilon(self, delta: float) -> float:
         """Returns an upper bound on epsilon at ``delta``."""
-        # Relative distance of an epsilon from above to the least epsilon that the bound allows. Sound for any value.
+        # Relative distance of an epsilon from above to the least epsilon that the bound allows. Any value is sound.
         close = 1e-7
 
         # Doubling until delta is small enough, then bisection. What is returned has been checked, so no monotonicity of
@@ -444,7 +444,7 @@ class Selection:
     @functools.cached_property
     def _events(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns gains and costs: for each E and T, (1) is at least the lesser of two values of gain - e^eps cost."""
-        # Shares of all other results that E may have in a lower bound. Sound for any values in [0, 1].
+        # Shares of all other results that E may have in a lower bound. Any values in [0, 1] are sound.
         shares = np.linspace(0.0, 1.0, 9)
         c, above, below = self.way.ratios, self.way.above, self.way.below
         falls, middle = np.diff(c), c[1:-1]
@@ -476,7 +476,7 @@ def pair_of(selections: list[Selection], least: float) -> tuple[np.ndarray, np.n
     are formed in rational arithmetic, for floats lose the masses of rare losses. The rounding to floats in the end is
     less, relatively, than the margin by which the bounds are raised.
     """
-    # Number of epsilons, between which the profile of a search's pair lies on chords. Sound for any value.
+    # Number of epsilons, between which the profile of a search's pair lies on chords. Any value is sound.
     number = 96
     # Smallest mass of a pair's outcome; a smaller one becomes 0, so that no pair holds subnormal numbers.
     smallest = 1e-290

@@ -475,7 +475,7 @@ def _discrete_gaussian(event: object) -> Parts:
     steps, reach = math.floor(sensitivity), Fraction(sensitivity) ** 2 / Fraction(sigma) ** 2 / 2
     if dimension == 1 and steps == 0:  # integers do not move by less than 1
         return {}
-    # A wider law of its own than 1700 takes long; zCDP is sound for any scale.
+    # A wider law of its own than 1700 takes long; zCDP is sound at every scale.
     if dimension == 1 and sigma <= 1700.0 and steps <= LARGEST_SENSITIVITY:
         return one(DiscreteGaussian, sigma, sensitivity=steps)
     return one(ZeroConcentratedDP, round_up(reach), 0.0)

@@ -31,8 +31,8 @@ On a lattice. Each item is a measure above its loss (or below it, for a lower bo
 in the order of :mod:`jaxacct.prv`, so the program above is exact there, and bounds the game on its side. These errors
 remain:
 
-* Infinite losses, and mass counted as such, are added up apart: at most I_R over all paths (union bound). From here on
-  V is that of the finite losses. From below they are put at the last point of the lattice.
+* Infinite losses, and mass counted as such, have a sum of their own: at most I_R over all paths (union bound). From
+  here on V is that of the finite losses. From below the infinite ones lie at the last point of the lattice.
 * Window. F is convex, F(0) = 0 and F(x) <= x, so its slope is at most 1: above the window V(L) <= 1 - e^(b - L) (1 -
   V(b)), b its end; and F(x)/x rises: below it V(L) <= V(a). From below: the value of stopping, and 0.
 * Tilt. The program runs on W = V e^(-t L), with weights p e^(t y), which makes a delta of 1e-12 as precise as any. With
@@ -171,8 +171,8 @@ def solve(
     safe, sign = jnp.where(is_upper, rounding_factor, 1 - relative), jnp.where(is_upper, 1.0, -1.0)
     masses = jnp.sum(losses.weights, axis=-1) * (1 + 2 * n * u)
     wrong = masses * (3 * transform_error(n) + 16 * u) * (1 + 1e-9)
-    # What every level needs is made here: inside the loop the compiler might make it again at each level. From below
-    # there is no ceiling, and nothing beyond the window but stopping.
+    # The terms that every level needs stand here: inside the loop the compiler might compute them again at each level.
+    # From below there is no ceiling, and nothing beyond the window but stopping.
     transforms = jnp.conj(jnp.fft.rfft(losses.weights)) * safe[..., None]
     decay = jnp.exp(-t * at)
     ceiling, raised = jnp.where(is_upper, decay * rounding_factor, jnp.inf), jnp.where(is_upper, flushed, 0.0)
@@ -240,7 +240,7 @@ def solve(
 # ----------------------------------------------------------------------------------------------------
 # Whole costs: units that a block of each item costs, so that the game's budget is a whole number.
 #
-# Every choice here is sound for any value: costs decide how much of a budget is wasted, and how long the game takes.
+# Every choice here is sound: costs decide how much of a budget is wasted, and how long the game takes.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -308,12 +308,12 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
 # Losses on the lattice: those of a menu's items as measures on the multiples of one h, above and below the true ones.
 #
 # :func:`window_for` chooses the lattice, and nothing about its choice can break a bound, but for the exactness of the
-# multiples of h (:func:`_round_mesh`); :func:`put_on_grid` moves masses to the lattice, in the order that the
-# side needs that is asked for.
+# multiples of h (:func:`_round_mesh`); :func:`put_on_grid` moves masses to the lattice, up for an upper bound and down
+# for a lower one.
 # ----------------------------------------------------------------------------------------------------
 
 ORDERS = np.exp2(np.linspace(-8.0, 24.0, 81))
-"""Orders of the tilt that choices are made among. Sound for any values."""
+"""Orders among which the tilt is chosen. Any values are sound."""
 
 PEAKS = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
 """Logarithms of the greatest ratio of (1 - e^(eps - L))+ to e^(t (L - eps)), for each order t."""
@@ -421,7 +421,7 @@ def window_for(
     """Returns the window for items' losses, in each direction, and the number of points of its circle.
 
     Paths come below -a with a probability of at most e^-a, and are then worth about delta e^(-t a), t the order that
-    bounds delta best. Every number here is sound for any value, but for the most points (:func:`_round_mesh`).
+    bounds delta best. Every choice of these numbers is sound, but for the most points (:func:`_round_mesh`).
     """
     number = max(plays)
     # The share of delta that may be lost by cutting all blocks' losses, and by the window: mass that is cut counts as
@@ -469,7 +469,7 @@ def window_for(
 def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: float) -> float:
     """Returns the order whose Rényi bound on delta is least, for so many blocks."""
     known = masses > 0
-    orders, peaks = ORDERS[::3], PEAKS[::3]  # few enough are tried. Sound for any
+    orders, peaks = ORDERS[::3], PEAKS[::3]  # few enough are tried; any are sound
     exponents = orders[:, None] * losses[known]  # some tens of megabytes, so kept once
     exponents += np.log(masses[known])
     top = exponents.max(axis=1)

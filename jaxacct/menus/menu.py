@@ -44,7 +44,7 @@ from jaxacct.outward import rounded_up
 from jaxacct.prv.evolving import Sum
 
 MOST_LEVELS = 2**20
-"""Largest budget (units) that is looked at."""
+"""Largest budget (units) that a game is solved for."""
 
 solve_well = Program(solve.function, ("ring",), by=By.XLA)
 """The program :func:`.solve` as JAX compiles it by default."""
@@ -80,7 +80,7 @@ class Game:
             rows = blocks_of(blocks, shares, guarantee.relation, guarantee.epsilon, from_below=from_below)
             window, points = window_for(rows, plays, guarantee.epsilon, guarantee.delta)
             reach = max(guarantee.epsilon, -float(window.start * window.mesh))
-            # Float64 ends at about e^700. Sound for any number: a tilt that is too high makes values infinite.
+            # Float64 ends at about e^700. Any number is sound: a tilt that is too high makes values infinite.
             if np.max(window.order) * reach <= 500.0 or min(shares) > validation.MOST_COUNT:
                 return cls(guarantee, rows, window, points)
             # So few runs never come near epsilon, and the tilt that would bring them there has no bound.
@@ -360,7 +360,7 @@ def certify(
 
 @dataclass(frozen=True)
 class Offer:
-    """Item as it is asked for: None stands for what is to be chosen."""
+    """Item before its certification, with None for a number that :func:`certify` chooses."""
 
     mechanism: Mechanism
     count: int | None
@@ -438,7 +438,7 @@ def _choose(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
         guesses = [max(guessed_runs(offer.mechanism, guarantee), offer.count or 1) for offer in offers]
         # Each item alone is measured by blocks that are not too many, about 200, as each takes a level. The tilt suits
         # a number of runs within a factor of 1.5, so it is made anew until the number found is near the number it was
-        # made for, or five times. Sound for any numbers.
+        # made for, or five times. Any numbers are sound.
         for _ in range(5):
             sizes = [max(offer.count or 1, round(guess / 200)) for offer, guess in zip(offers, guesses, strict=True)]
             game = _game(guarantee, offers, sizes, guesses)

@@ -191,7 +191,7 @@ def _under(piece: Piece, x: float, point: arb) -> tuple[arb, arb]:
 def _lattice_beyond(points: Lattice, least: arb, largest: arb) -> tuple[int, int]:
     """Returns the lattice points at or outside the least and the largest loss."""
     first, last = points.below(least), points.above(largest)
-    if last - first > 300_000:  # sound for any number
+    if last - first > 300_000:  # any number is sound
         raise TooMuch("more cells than a lattice may have")
     return first, last
 
@@ -374,7 +374,7 @@ def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> Sums:
 def list_sums(runs: contour.Runs, tilt: float, most: int = 600_000, count: int = 2) -> list[Sums]:
     """Returns at most ``count`` lists of sums, one entry of each adding up to the composition's sums.
 
-    Two short lists are joined into one. A list has at most ``most`` sums; sound for any number.
+    Two short lists are joined into one. A list has at most ``most`` sums; any number is sound.
     """
     # The two shortest lists become the list of their sums, so the number of lists falls by one each time.
     lists = sorted((sums(law, k, tilt, most) for law, k in runs), key=len)
@@ -451,7 +451,7 @@ def delta(runs: contour.Runs, epsilon: arb, tilt: float) -> arb:
 TAIL = 34.0
 """Negative natural logarithm of the share of tilted mass and of delta that windows leave out: e^-34 = 2e-15.
 
-Sound for any value: the mass cut is counted.
+Any value is sound: the mass cut is counted.
 """
 
 
@@ -503,7 +503,7 @@ class Composed:
     ) -> None:
         self.t = contour.sketched_saddle(runs, epsilon)
         sides = (exact,) if points else (upper, lower)
-        # Exact laws are cropped less: e^-46 = 1e-20. Sound for any value.
+        # Exact laws are cropped less: e^-46 = 1e-20. Any value is sound.
         self.tail = 46.0 if points else TAIL
         self.others, self.cumulants = _place_others(runs, self.t)
         counts = np.array([float(k) for _, k in runs])
@@ -513,7 +513,7 @@ class Composed:
         if points is None:
             heaviest = max(runs, key=lambda run: run[1] * bool(run[0].atoms))[0]
             points = [lattice(law, dividing(heaviest, (high - low) / size)) for law, _ in runs]
-        elif high - low > 2**19 * points[0].step:  # sound for any number
+        elif high - low > 2**19 * points[0].step:  # any number is sound
             raise TooMuch("a window of too many lattice points")
         self.points, self.step = points, points[0].step
         self.offset = sum((arb(own.offset) * k for own, (_, k) in zip(points, runs, strict=True)), arb(0))

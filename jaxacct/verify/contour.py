@@ -282,7 +282,7 @@ def _grid(piece: Piece, t: float) -> np.ndarray:
     p, q = [float(a) for _, a in piece.p], [float(a) for _, a in piece.q]
     s = kappa**-0.5
     centres = [((1 + t) * a - t * b) / kappa for a in p for b in q]
-    # The grid reaches 13 standard deviations beyond the tilted centres, by at most 20,000 points. Sound for any values.
+    # The grid reaches 13 standard deviations beyond the tilted centres, by at most 20,000 points. Any values are sound.
     first, last = min(centres) - 13 * s, max(centres) + 13 * s
     first, last = max(first, low) if low == low else first, min(last, high) if high == high else last
     if high == high:
@@ -404,7 +404,7 @@ def sketched_log_delta(runs: Runs, t: float, epsilon: float) -> float:
 # ----------------------------------------------------------------------------------------------------
 
 MOST_IN_ALL = 100_000
-"""Largest number of nodes of a law, beyond which the integral is given up. Sound for any value."""
+"""Largest number of nodes of a law, beyond which the integral is given up. Any value is sound."""
 
 WIDEST = 2.9
 """Largest width of the arguments, in radians, among which a sum's terms may lie.
@@ -477,7 +477,7 @@ class Tilt:
         least = (1 + t) * functools.reduce(arb.min, p) - t * functools.reduce(arb.max, q)
         most = (1 + t) * functools.reduce(arb.max, p) - t * functools.reduce(arb.min, q)
         # Panels reach 18 standard deviations of the noise beyond the outermost tilted place: e^(-18^2/2) = 2^-233.
-        # Sound for any number above 0: the integral beyond is bounded and counted.
+        # Any number above 0 is sound: the integral beyond is bounded and counted.
         kappa, reach = piece.curvature, 18 / piece.curvature.sqrt()
         low = (least / kappa - reach).mid() if piece.low is None else piece.low
         high = (most / kappa + reach).mid() if piece.high is None else piece.high
@@ -496,7 +496,7 @@ class Tilt:
         """Yields middles and half-widths of parts between the ends, in their order, and bounds on f's integrals there.
 
         Parts are equal cells, or many of them together where they hold less than ``tiny``: under a strong tilt f is
-        narrow and its ends lie far apart.
+        narrow, and far from its ends.
         """
         low, high, _ = self.ends()
         unit = 1 / self.piece.curvature.sqrt() if self.piece.curvature > 0 else high - low
@@ -511,7 +511,7 @@ class Tilt:
             above = 2 * reach * self.supremum(middle, reach)
             if last - first == 1 or above < tiny:
                 number += 1
-                if number > 20_000:  # sound for any number
+                if number > 20_000:  # any number is sound
                     raise TooMuch(f"the tilted density reaches over {count} cells")
                 yield middle, reach, above
             else:
@@ -614,7 +614,7 @@ def _panel(
     widest = spread(tilt.piece.p).max(spread(tilt.piece.q))
     # Each ellipse gives a bound on F, and so the number of nodes for the error wanted; the fewest nodes win. A wider
     # ellipse makes the error fall faster and the bound larger, until terms of a sum may cancel. An ellipse is given by
-    # the sum of its semi-axes over the panel's half-width: sound for any values above 1.
+    # the sum of its semi-axes over the panel's half-width: any values above 1 are sound.
     for rho in map(arb, (1.25, 1.5, 1.8, 2.2, 2.7, 3.3, 4, 5, 6.5, 8.5, 11, 15)):
         v, reach = half * (rho - 1 / rho) / 2, half * (rho + 1 / rho) / 2
         if widest * v > WIDEST:
@@ -627,7 +627,7 @@ def _panel(
         if n < best[0]:
             best = n, bound * rho ** (-2 * n)
     n, error = best
-    if n > 48:  # the panel is halved; sound for any number
+    if n > 48:  # the panel is halved; any number is sound
         if depth > 14 or len(weights) > MOST_IN_ALL:
             raise TooMuch(f"more than {MOST_IN_ALL} nodes")
         parts = [(middle - half / 2, half / 2), (middle + half / 2, half / 2)]
@@ -688,7 +688,7 @@ def _powers(bases: list[acb], count: int) -> list[list[acb]]:
 def bound(law: Loss, t: arb, frequency: float, shifts: list[float]) -> arb:
     """Returns a bound on |M(t + iw)| for all w >= ``frequency``, with the pieces' paths moved by ``shifts``."""
     value = sum((p * (t * y).exp() for p, y in law.atoms), arb(0))
-    # Parts of a piece below this share of M(t) are bounded together. Sound for any value.
+    # Parts of a piece below this share of M(t) are bounded together. Any value is sound.
     tiny = arb(cumulants(law, float(t))[0]).exp() * 1e-60
     for piece, shift in zip(law.pieces, shifts, strict=True):
         value += _piece(Tilt(piece, t), arb(frequency), arb(shift), tiny)
@@ -817,7 +817,7 @@ def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[li
     shifts: list[float] = []
     rows = []
     # The path is moved by so many standard deviations of Gaussian noise; for Laplace noise the unit is 1 over the
-    # largest difference of an exponent of P and one of Q. Sound for any values above 0.
+    # largest difference of an exponent of P and one of Q. Any values above 0 are sound.
     for shift in (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 1.0, 1.4, 2.0, 3.0):
         v = shift * unit
         if max(widths) * v >= WIDEST - 0.01:
@@ -875,10 +875,10 @@ def _turn(side: tuple[list[float], list[float]], x: np.ndarray, v: float) -> np.
 # ----------------------------------------------------------------------------------------------------
 
 ACCURACY = 44.0
-"""Negative natural logarithm of the relative accuracy aimed at: e^-44 = 8e-20. Sound for any value."""
+"""Negative natural logarithm of the relative accuracy aimed at: e^-44 = 8e-20. Any value is sound."""
 
 MOST_PRODUCTS = 4e7
-"""Largest product of nodes and frequencies of one law: about four seconds. Sound for any value."""
+"""Largest product of nodes and frequencies of one law: about four seconds. Any value is sound."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -962,7 +962,7 @@ def place(runs: Runs, epsilon: float, accuracy: float) -> tuple[float, float, fl
     best: tuple[float, float, float] | None = None
     # The period that m < 0 asks for grows as t falls, the one that m > 0 asks for shrinks. ``best`` is the shortest so
     # far that suits both; no lower t can better it once the first alone is as long.
-    # Sound for any shares above 0.
+    # Any shares above 0 are sound.
     for t in (saddle * share for share in (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)):
         if together(runs, t)[0] - together(runs, saddle)[0] + (saddle - t) * epsilon > 3:
             break  # the integrand would be e^3 times as large
@@ -1020,8 +1020,8 @@ def line(runs: Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOS
     count, fallen = reach(runs, exact_t, step, log_delta - base - wanted, scales)
     product, scale, decayed = [acb(1)] * count, arb(1), arb(1)
     z = [acb(exact_t, exact_step * m) for m in range(count)]
-    # Law by law the product of (M(z) / M(t))^k grows, and apart from it M(t)^k and the bound beyond the last frequency.
-    # Dividing by M(t) keeps the numbers near 1.
+    # Three products grow law by law: (M(z) / M(t))^k, M(t)^k and the bound beyond the last frequency. Dividing by M(t)
+    # keeps the numbers near 1.
     for (law, k), rough, share in zip(runs, scales, fallen, strict=True):
         if law.normal is not None:
             v = law.normal * k
@@ -1056,14 +1056,14 @@ def reach(runs: Runs, t: arb, step: float, goal: float, scales: list[arb]) -> tu
     # The frequency rises until the tables' estimates reach the goal; then the rows used are proved. Where the proofs
     # fall short, the next round goes on from the proved values. The bounds returned are proved at the last frequency;
     # after the last round they may miss the goal.
-    for _ in range(40):  # sound for any number
+    for _ in range(40):  # any number is sound
         # The tables' estimates decide how far the frequency rises; nothing is proved by them.
         while True:
             logs = sum(k * decay.at(frequency)[0] for decay, (_, k) in zip(tables, runs, strict=True))
             if logs - math.log(math.pi * frequency) <= goal + 1:
                 break
             frequency *= 1.04
-            if frequency > step * 200_000:  # sound for any number
+            if frequency > step * 200_000:  # any number is sound
                 raise TooMuch("the characteristic function falls too slowly for a sum over frequencies")
         # The last frequency taken, (count - 1) steps, is above the one that bounds are proved for.
         count = int(frequency / step) + 3

@@ -1,7 +1,7 @@
 """The dominating pairs that the referee judges by, as laws of the privacy loss in balls, and delta of special cases.
 
-The last part, from :func:`state` on, states each mechanism's dominating pairs from the theorems, apart from the code
-of the accountants. It is what a reader has to compare with the papers. The parts before it serve the compositions that
+The last part, from :func:`state` on, states each mechanism's dominating pairs from the theorems, without the code of
+the accountants. A reader has to compare it with the papers. The parts before it serve the compositions that
 the contour integral (``contour.py``) is too slow for.
 
 In reading order:
@@ -192,14 +192,14 @@ def delta_of_two_batches(direction: str, noise: arb, epsilon: arb) -> arb:
     def inner(x: acb, analytic: bool) -> acb:
         """Returns the mean over the second sum, times the density of the first at x but for its constant."""
         k = bound - (sigma * x - sigma**2 / 2).exp()
-        if not k.real > 0:  # a branch of the logarithm may be crossed, where an analytic function is asked for
+        if not k.real > 0:  # the ball may cross a branch of the logarithm, and no analytic function does
             return acb(arb.nan(), arb.nan()) if analytic else acb(arb(0).union(bound + 1))
         d = sigma / 2 - k.log() / sigma
         excess = _phi(d) - k * _phi(d - sigma) if removes else k * _phi(sigma - d) - _phi(-d)
         return excess * (-x * x / 2).exp()
 
-    # Standard deviations at which the integral ends, beyond which lies a mass of less than e^-1800. Sound for any value
-    # above 0: the mass beyond is added.
+    # Standard deviations at which the integral ends, beyond which lies a mass of less than e^-1800. Any value above 0
+    # is sound: the result includes the mass beyond.
     far = 60
     low = arb(-far)
     if not last > low + 1:
@@ -326,7 +326,7 @@ def mixture_of_noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, 
 # ----------------------------------------------------------------------------------------------------
 
 WORTH = 1.2
-"""Least factor by which the best tilt has to grow for a cut to be used. Sound for any value."""
+"""Least factor by which the best tilt has to grow for a cut to be used. Any value is sound."""
 
 
 def likely(runs: contour.Runs, epsilon: float, wanted: float) -> tuple[contour.Runs, arb]:
@@ -341,11 +341,11 @@ def likely(runs: contour.Runs, epsilon: float, wanted: float) -> tuple[contour.R
     share = wanted + math.log(sum(k for _, k in runs))
     # The place of the cut depends on delta, and the estimate of delta on the cut: both are iterated until the estimate
     # falls by less than a factor e. Under the whole law's tilt it is far too high, so it only falls.
-    # Sound for any number of guesses.
+    # Any number of guesses is sound.
     for _ in range(16):
         laws = [drop_tail(law, math.sqrt(2 * (share - log_delta))) for law, _ in runs]
         cut = [(law, k) for (law, _), (_, k) in zip(laws, runs, strict=True)]
-        # A cut that the cumulant (nats) does not see gains nothing. Sound for any value.
+        # A cut that the cumulant (nats) does not see gains nothing. Any value is sound.
         if contour.together(cut, tilt)[0] > contour.together(runs, tilt)[0] - 1e-6:
             return runs, arb(0)
         raised = contour.sketched_saddle(cut, epsilon)
@@ -427,11 +427,12 @@ def delta_of_many_laplace(a: arb, count: int, epsilon: arb) -> arb:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Statements: each mechanism's dominating pairs, from the theorems, apart from the code of the accountants.
+# Statements: each mechanism's dominating pairs, from the theorems, without the code of the accountants.
 #
-# Only a mechanism's JSON record is read (``border.py`` makes it): its type, and its fields, in which a float stands for
-# exactly the number that it is. A statement returns for a direction of a relation the law of Y = log P/Q under P. Where
-# P and Q are mixtures of noise around some places, :func:`mixtures` splits the line at the kinks of the noise.
+# A statement reads a mechanism's JSON record alone (``border.py`` makes it): its type, and its fields, in which a float
+# stands for exactly the number that it is. A statement returns for a direction of a relation the law of Y = log P/Q
+# under P. Where P and Q are mixtures of noise around some places, :func:`mixtures` splits the line at the kinks of the
+# noise.
 # ----------------------------------------------------------------------------------------------------
 
 

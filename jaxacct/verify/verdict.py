@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 
 ENOUGH = 1e-14
-"""Relative radius of a ball at which no further route is tried. Sound for any value."""
+"""Relative radius of a ball at which no further route is tried. Any value is sound."""
 
 MOST_ATOMS = 2000
-"""Largest number of sums of finite losses, for each of which a closed form is evaluated. Sound for any value."""
+"""Largest number of sums of finite losses, for each of which a closed form is evaluated. Any value is sound."""
 
 BITS = 192
-"""Bits of precision; the routes that fail are tried once more with three times as many. Sound for any value."""
+"""Bits of precision; the routes that fail are tried once more with three times as many. Any value is sound."""
 
 
 class Direction:
@@ -166,13 +166,13 @@ class Direction:
 
         The ball is returned unchanged where it is narrow already, and where no lattice is worth its time.
         """
-        # A ball of that relative radius is narrower than a lattice would make it. Sound for any value.
+        # A ball of that relative radius is narrower than a lattice would make it. Any value is sound.
         if not self.runs or ball.rad() <= 1e-10 * abs(ball) or len(self.runs) == sum(k for _, k in self.runs) == 1:
             return ball
         start = time.process_time()
         # Each lattice is four times as fine as the one before, and takes about five times as long. None is begun after
         # 16 seconds of processor time: whether a close claim is decided or UNDECIDED may depend on the machine's speed.
-        # Both balls hold delta, so their intersection does. Sound for any sizes and any time.
+        # Both balls hold delta, so their intersection does. Any sizes and any time are sound.
         for size in (2**11, 2**13, 2**15, 2**17, 2**19):
             if enough(ball) or time.process_time() - start > 16.0:
                 break
@@ -225,7 +225,7 @@ class Direction:
         # Up to three runs of a law are enough to tell whether there are two in all.
         pair = [law for law, k in rest for _ in range(min(k, 3))]
         if len(pair) == 2:
-            # Each sum of the atoms takes an integral: at most 20. Sound for any number.
+            # Each sum of the atoms takes an integral: at most 20. Any number is sound.
             both = functools.partial(statements.delta_of_two_runs, *pair)
             return [lambda e: self._shift(finite, both, e, 20), self._integrate]
         return [self._integrate]
@@ -254,9 +254,9 @@ class Direction:
                 ball = line.delta(epsilon) + beyond
                 if ball.rad() <= share * abs(ball):
                     return ball
-        # Less and less accuracy is asked for until a line is short enough, where the transform falls slowly: e^-27 =
+        # Where the transform falls slowly, each try wants less accuracy, until a line is short enough: e^-27 =
         # 2e-12 and e^-16 = 1e-7. The last try, of four times the work, is for few runs at small sampling rates, whose
-        # loss is nearly an atom; only its failure is raised. Sound for any values.
+        # loss is nearly an atom; only its failure is raised. Any values are sound.
         products = contour.MOST_PRODUCTS
         for wanted, most in ((contour.ACCURACY, products), (27.0, products), (16.0, products), (16.0, 4 * products)):
             try:
@@ -275,7 +275,7 @@ def closed_form(law: Loss, count: int) -> Callable[[arb], arb] | None:
     """Returns delta of ``count`` runs as a function of epsilon of any sign in closed form; None where there is none."""
     if count == 1:
         return law.single
-    if law.laplace is not None and count <= 1000:  # a sum of count^2/2 terms; sound for any number
+    if law.laplace is not None and count <= 1000:  # a sum of count^2/2 terms; any number is sound
         return lambda epsilon: statements.delta_of_many_laplace(law.laplace, count, epsilon)
     return None
 
@@ -563,7 +563,7 @@ class _Delta:
         self.directions, self.epsilon = directions, epsilon
 
     def _balls(self, delta: float) -> Iterator[arb]:
-        """Yields a ball for each direction, computed only when it is asked for."""
+        """Yields a ball for each direction, and computes it only then."""
         several = len(self.directions) > 1
         return (direction.judge(self.epsilon, delta, bound_first=several) for direction in self.directions)
 
