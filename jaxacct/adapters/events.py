@@ -313,7 +313,10 @@ def _poisson_sampled(event: object) -> Parts:
     part = _run_once(parts)
     if part is not None and part.kind is GaussianMixture:
         noise, shifts, chances = part.fields
-        return one(GaussianMixture, noise, (0.0, *shifts), _mix_with_absence(rate, chances))
+        # The mixture runs with probability ``rate``; before its shifts stands the shift 0 of its absence.
+        rate_up, weight = round_up(rate), math.fsum(chances)
+        mixed = (1 - rate_up, *(rate_up * chance / weight for chance in chances))
+        return one(GaussianMixture, noise, (0.0, *shifts), mixed)
     forms = (PoissonSubsampledGaussian, PoissonSubsampledLaplace, PoissonSubsampledDP, PoissonSubsampled)
     return _in_sampled_form(parts, rate, *forms)
 
@@ -385,13 +388,6 @@ def _gaussian_on_sample(event: object, rate: Fraction, refusal: str) -> tuple[Pa
     if part is None or part.kind is not Gaussian:
         raise UnknownEvent(event, f"event = {event!r} {refusal}")
     return parts, part.fields[0]
-
-
-def _mix_with_absence(rate: Fraction, chances: tuple[float, ...]) -> tuple[float, ...]:
-    """Returns the probabilities of a mixture that runs with probability ``rate``, preceded by that of its absence."""
-    q = round_up(rate)
-    total = math.fsum(chances)
-    return (1 - q, *(q * chance / total for chance in chances))
 
 
 def _one_noise(parts: Parts) -> float:

@@ -91,21 +91,17 @@ def hashes(made: dict[str, Any]) -> str:
     return f"spec {known['spec']}, code {known['code']}. Check this folder: jaxacct certify --check FOLDER."
 
 
-MOST_SHOWN = 12
-"""Most mechanisms that the page for paper lists: :data:`CERTIFICATE` has all. No number depends on it."""
-
-
 def for_print(made: dict[str, Any]) -> dict[str, Any]:
     """Returns the content of a page for paper, but for its picture: its texts, and its tables as their fields.
 
-    Mechanisms stand there in words; of more than :data:`MOST_SHOWN` the first ones, and a word on the others.
+    Mechanisms stand there in words; of more than 12 the first ones, and a word on the others.
     """
     claim, verdict, bracket = made["claim"], made["verdict"], made["bracket"]
     releases = [
         (_times(one["count"]), (said := in_words(one["mechanism"]))[0].upper() + said[1:]) for one in made["releases"]
     ]
-    if (more := len(releases) - MOST_SHOWN + 1) > 1:
-        releases = [*releases[: MOST_SHOWN - 1], ("", f"and {more} more mechanisms, which {CERTIFICATE} lists.")]
+    if (more := len(releases) - 11) > 1:
+        releases = [*releases[:11], ("", f"and {more} more mechanisms, which {CERTIFICATE} lists.")]
     group = f", up to {made['group']} records" if made["group"] > 1 else ""
     proof = "proved by an independent program" if verdict["status"] == "PROVED" else "not proved independently"
     assumed: list[tuple[str, ...]] = []

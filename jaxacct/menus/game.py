@@ -366,10 +366,6 @@ def blocks_of(
     return rows
 
 
-RANGES = (RangeRunPair, RangeBlockPair)
-"""The pairs of runs of exponential mechanisms, each the worst of many."""
-
-
 def _repeatable(compositions: Sequence[list[Parts]], shares: Sequence[float]) -> list[list[Parts]]:
     """Returns items' parts such that from below their losses are those of mechanisms, however often each is run.
 
@@ -377,9 +373,9 @@ def _repeatable(compositions: Sequence[list[Parts]], shares: Sequence[float]) ->
     have its losses, as that of an adversary who sees all others' first (:mod:`jaxacct.mechanisms.bounded_range`). In a
     game there is always one more to come. So none has them here, but the two losses that suit the runs of all items.
     """
-    spread = 0.0
+    ranges, spread = (RangeRunPair, RangeBlockPair), 0.0
     for directions, share in zip(compositions, shares, strict=True):
-        spreads = [float(np.max(pairs.spread)) for pairs, _ in directions[0] if isinstance(pairs, RANGES)]
+        spreads = [float(np.max(pairs.spread)) for pairs, _ in directions[0] if isinstance(pairs, ranges)]
         spread += share * max(spreads, default=0.0)
 
     def repeatable(pairs: Any) -> Any:
@@ -387,7 +383,7 @@ def _repeatable(compositions: Sequence[list[Parts]], shares: Sequence[float]) ->
         return dataclasses.replace(pairs, **changes)
 
     return [
-        [tuple((repeatable(x) if isinstance(x, RANGES) else x, count) for x, count in parts) for parts in directions]
+        [tuple((repeatable(x) if isinstance(x, ranges) else x, count) for x, count in parts) for parts in directions]
         for directions in compositions
     ]
 

@@ -20,6 +20,7 @@ statement names its theorem.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -334,7 +335,7 @@ def likely(runs: contour.Runs, epsilon: float, wanted: float) -> tuple[contour.R
 
     Returns the runs themselves and 0 where the cut gains nothing.
     """
-    if not any(_endless(piece) for law, _ in runs for piece in law.pieces):
+    if not any(not piece.supremum().is_finite() for law, _ in runs for piece in law.pieces):
         return runs, arb(0)
     tilt = contour.sketched_saddle(runs, epsilon)
     log_delta = contour.sketched_log_delta(runs, tilt, epsilon)
@@ -367,7 +368,7 @@ def drop_tail(law: Loss, reach: float) -> tuple[Loss, arb]:
     """
     pieces, beyond = [], arb(0)
     for piece in law.pieces:
-        if _endless(piece):
+        if not piece.supremum().is_finite():
             unit = float(piece.curvature) ** -0.5
             places = [float(alpha) * unit**2 for _, alpha in piece.p]
             start = piece.low if piece.rises else piece.high
@@ -377,11 +378,6 @@ def drop_tail(law: Loss, reach: float) -> tuple[Loss, arb]:
             piece = dataclasses.replace(piece, **{"high" if piece.rises else "low": place})
         pieces.append(piece)
     return dataclasses.replace(law, pieces=tuple(pieces)), beyond
-
-
-def _endless(piece: Piece) -> bool:
-    """Whether a piece's losses have no upper bound."""
-    return not piece.supremum().is_finite()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -547,29 +543,20 @@ def sample(rate: arb, size: int = 1) -> Weights:
     return [(math.comb(size, k) * rate**k * (1 - rate) ** (size - k), arb(k)) for k in range(size + 1)]
 
 
-def subsampled(kind: str, direction: str, scale: arb, rate: arb, size: int = 1) -> Loss:
-    """A Poisson sample of a group, or of one example, and noise of the given kind."""
+def subsampled(direction: str, scale: Any, sampling_rate: Any, size: int = 1, noise: str = "gaussian") -> Loss:
+    """A Poisson sample of a group, or of one example: noise on the number of those sampled, which is binomial."""
+    scale, rate = real(scale), real(sampling_rate)
     if rate == 0:
         return nothing()
-    if kind == "gaussian" and rate == 1:
+    if noise == "gaussian" and rate == 1:
         return normal(scale, size * (2 if direction == "replace" else 1))
-    key = (kind, float(scale), float(rate), size, direction)
-    return mixture_of_noise(kind, key, scale, *sides(direction, sample(rate, size)))
+    key = (noise, float(scale), float(rate), size, direction)
+    return mixture_of_noise(noise, key, scale, *sides(direction, sample(rate, size)))
 
 
 def subsampled_gaussian(direction: str, noise_multiplier: Any, sampling_rate: Any) -> Loss:
     """Poisson samples and Gaussian noise."""
-    return subsampled("gaussian", direction, real(noise_multiplier), real(sampling_rate))
-
-
-def subsampled_laplace(direction: str, scale: Any, sampling_rate: Any) -> Loss:
-    """Poisson samples and Laplace noise."""
-    return subsampled("laplace", direction, real(scale), real(sampling_rate))
-
-
-def subsampled_group(direction: str, scale: Any, sampling_rate: Any, size: int, noise: str) -> Loss:
-    """A Poisson sample of a group, which moves the sum by its number of sampled examples, a binomial variable."""
-    return subsampled(noise, direction, real(scale), real(sampling_rate), size)
+    return subsampled(direction, noise_multiplier, sampling_rate)
 
 
 def gaussian_mixture(direction: str, noise_multiplier: Any, sensitivities: Any, probabilities: Any) -> Loss:
@@ -619,32 +606,28 @@ def truncate(
     return join(("truncated", *(float(field) for field in fields), direction), *laws)
 
 
-def without_replacement(kind: str, scale: arb, rate: arb) -> Loss:
+def without_replacement(direction: str, scale: Any, sampling_rate: Any, noise: str = "gaussian") -> Loss:
     """A sample without replacement (Zhu, Dong and Wang 2022, Theorem 11), for replacing.
 
     With the noise B around 0, A around 2, M = (1-q) B + q A: above 0 the law is that of log M/B under M where x > 1,
     below 0 that of -log M/B under B there (reflect x -> 2 - x), and the rest, 1 - M(x > 1) - B(x > 1), is an atom at 0.
     """
+    scale, rate = real(scale), real(sampling_rate)
     if float(scale) == np.inf or rate == 0:
         return nothing()
     zero, one, two = arb(0), arb(1), arb(2)
     if scale == 0:
         return Loss(("bare", float(rate)), infinite=rate, atoms=((1 - rate, zero),)) if rate < 1 else everything()
     mixed, base = [(1 - rate, zero), (rate, two)], [(one, zero)]
-    above, below = mixtures(kind, scale, mixed, base, one, one), mixtures(kind, scale, base, mixed, one, one)
-    inner_mass = 1 - (-1 / scale).exp() if kind == "laplace" else (1 / (scale * two.sqrt())).erf()
+    above, below = mixtures(noise, scale, mixed, base, one, one), mixtures(noise, scale, base, mixed, one, one)
+    inner_mass = 1 - (-1 / scale).exp() if noise == "laplace" else (1 / (scale * two.sqrt())).erf()
     atom = [((1 - rate) * inner_mass, zero)] if rate < 1 else []
-    return join(("without", kind, float(scale), float(rate)), above, below, atoms=atom)
+    return join(("without", noise, float(scale), float(rate)), above, below, atoms=atom)
 
 
 def gaussian_without_replacement(direction: str, noise_multiplier: Any, sampling_rate: Any) -> Loss:
     """Batches of fixed size and Gaussian noise."""
-    return without_replacement("gaussian", real(noise_multiplier), real(sampling_rate))
-
-
-def laplace_without_replacement(direction: str, scale: Any, sampling_rate: Any) -> Loss:
-    """Batches of fixed size and Laplace noise."""
-    return without_replacement("laplace", real(scale), real(sampling_rate))
+    return without_replacement(direction, noise_multiplier, sampling_rate)
 
 
 def laplace(direction: str, scale: Any) -> Loss:
@@ -783,13 +766,13 @@ def unknown_functions(direction: str, **_: Any) -> Loss:
 STATEMENTS: dict[str, Callable[..., Loss]] = {
     "Gaussian": gaussian,
     "PoissonSubsampledGaussian": subsampled_gaussian,
-    "PoissonSubsampledGroup": subsampled_group,
+    "PoissonSubsampledGroup": subsampled,
     "GaussianMixture": gaussian_mixture,
     "TruncatedPoissonGaussian": truncate,
     "GaussianWithoutReplacement": gaussian_without_replacement,
-    "LaplaceWithoutReplacement": laplace_without_replacement,
+    "LaplaceWithoutReplacement": functools.partial(without_replacement, noise="laplace"),
     "Laplace": laplace,
-    "PoissonSubsampledLaplace": subsampled_laplace,
+    "PoissonSubsampledLaplace": functools.partial(subsampled, noise="laplace"),
     "DiscreteLaplace": discrete_laplace,
     "DiscreteGaussian": discrete_gaussian,
     "PureDP": pure,
