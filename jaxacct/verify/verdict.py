@@ -442,10 +442,10 @@ def _judge(
             return Verdict(Ruling.REFUTED, question.truth(lower, upper, above), f"{wrong}.")
         if above and below:
             return Verdict(Ruling.PROVED, question.bracket_of(lower, upper), "both ends, in ball arithmetic.")
-        return _undecided(question, {"lower": lower if below else None, "upper": upper if above else None}, most)
+        return _leave_open(question, {"lower": lower if below else None, "upper": upper if above else None}, most)
 
 
-def _undecided(question: _Epsilon | _Delta, proved: dict[str, float | None], most: float) -> Verdict:
+def _leave_open(question: _Epsilon | _Delta, proved: dict[str, float | None], most: float) -> Verdict:
     """Returns the verdict where an end is not proved: its reason is that of the routes, or a ball that is too wide."""
     open_ends = " and ".join(name for name, end in proved.items() if end is None)
     lower, upper = (default if end is None else end for end, default in zip(proved.values(), (0.0, most), strict=True))
