@@ -362,7 +362,7 @@ def blocks_of(
     for direction in range(max(map(len, every))):
         # One pair stands for both directions where they mirror one another.
         of_items = [parts[direction % len(parts)] for parts in every]
-        rows.append([leave_scope(found) for found in sums_apart(of_items, shares, epsilon, LEAST)])
+        rows.append([leave_scope(block) for block in sums_apart(of_items, shares, epsilon, LEAST)])
     return rows
 
 

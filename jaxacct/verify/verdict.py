@@ -141,7 +141,7 @@ class Direction:
         # A ball that holds ``delta`` is narrowed until it lies on one side, and replaces the one seen.
         ball = self.ball(epsilon)
         if not (ball <= delta or ball > delta):
-            ball = self.seen[epsilon] = self.narrow(epsilon, ball, lambda found: bool(found <= delta or found > delta))
+            ball = self.seen[epsilon] = self.narrow(epsilon, ball, lambda part: bool(part <= delta or part > delta))
         return ball
 
     def below(self, epsilon: float, delta: float) -> arb | None:
