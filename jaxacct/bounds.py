@@ -11,6 +11,7 @@ import numpy as np
 from jax import numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
+from jaxacct.display import rounded_down, rounded_up
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
@@ -22,7 +23,6 @@ from jaxacct.numerics.precision import (
 )
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
-from jaxacct.outward import rounded_down, rounded_up
 
 
 @register_dataclass

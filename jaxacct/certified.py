@@ -43,10 +43,10 @@ from jaxacct.mechanisms.bounded_range import has_blocks
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, knows_both_ways, parts_of
 from jaxacct.numerics.arithmetic import CHOICES, arithmetic
+from jaxacct.numerics.batched_loops import one_by_one, stack, where_needed
 from jaxacct.numerics.derivatives import differences, of_first_order
 from jaxacct.numerics.precision import as_float64, by_host, is_concrete, kernel, leave_scope, scope, within_scope
 from jaxacct.numerics.programs import asks_host, compiled
-from jaxacct.numerics.vmapped_loops import one_by_one, stack, where_needed
 from jaxacct.refinement import warn_of
 from jaxacct.saddlepoint import of_atoms
 from jaxacct.saddlepoint.accountant import has_closed_form, in_float32, move_by, moving_leaves, unchecked, with_slopes

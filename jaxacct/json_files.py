@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from jaxacct.outward import float_of
+from jaxacct.display import float_of
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:

@@ -18,12 +18,12 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxacct import rdp, validation
 from jaxacct.convert.renyi import checked_orders
+from jaxacct.display import rounded_up
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.numerics.precision import as_float64, is_concrete, kernel, leave_scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
-from jaxacct.outward import rounded_up
 from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise
 from jaxacct.validation import shorten
 

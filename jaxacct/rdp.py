@@ -53,10 +53,10 @@ from jaxacct.mechanisms.mechanism import (
     sequence,
 )
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
+from jaxacct.numerics.batched_loops import stack
 from jaxacct.numerics.derivatives import Differences, is_below_one
 from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import TINY, as_float64, is_concrete, kernel, log_complement
-from jaxacct.numerics.vmapped_loops import stack
 
 __all__ = [
     "ALLOWANCE",

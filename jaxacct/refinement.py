@@ -25,9 +25,9 @@ from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, ForDelta, ForEpsilon, Parts, Question, facts_of, laws_for
 from jaxacct.mechanisms.atoms import Atoms
-from jaxacct.numerics import vmapped_loops
+from jaxacct.numerics import batched_loops
+from jaxacct.numerics.batched_loops import stack
 from jaxacct.numerics.precision import leave_scope
-from jaxacct.numerics.vmapped_loops import stack
 
 Size = Any
 """A size of a composer, hashable: part of its programs."""
@@ -215,7 +215,7 @@ def in_trace(composer: Composer, directions: list[Parts], question: Question, si
     a batch are worked on side by side.
     """
     one = functools.partial(_of_directions, composer, size)
-    return vmapped_loops.in_lanes(one, most=composer.lanes(size))(directions, question)
+    return batched_loops.in_lanes(one, most=composer.lanes(size))(directions, question)
 
 
 def _of_directions(composer: Composer, size: Size, directions: list[Parts], question: Question) -> Answer:

@@ -15,8 +15,8 @@ import optax
 from flax import nnx
 
 from jaxacct import validation
+from jaxacct.display import steps_of
 from jaxacct.filters import RenyiFilter
-from jaxacct.outward import steps_of
 from jaxacct.policies import Policy
 from jaxacct.train import DPTrainer, PoissonSampler, cross_entropy, run_key
 from jaxacct.train.config import KEYWORDS, PlannedRun, affordable_steps, run_of

@@ -33,6 +33,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import certified, validation
 from jaxacct.bounds import Bounds
+from jaxacct.display import round_up
 from jaxacct.mechanisms import (
     ApproximateDP,
     DiscreteGaussian,
@@ -64,7 +65,6 @@ from jaxacct.mechanisms.finite import LARGEST_SENSITIVITY
 from jaxacct.mechanisms.fixed_batches import LEAST_NOISE
 from jaxacct.numerics.precision import UNIT_ROUNDOFF
 from jaxacct.numerics.pytrees import takes_python_values
-from jaxacct.outward import round_up
 from jaxacct.rounded_sum import binomial_tail
 from jaxacct.selection import Poisson, TruncatedNegativeBinomial
 from jaxacct.validation import MOST_STEPS

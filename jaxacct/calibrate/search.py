@@ -35,8 +35,9 @@ from jaxacct.composition import unknown as unknown_of
 from jaxacct.mechanisms import Gaussian, Mechanism, PoissonSubsampledGaussian, group
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.mechanisms.normal import mu_bounds
-from jaxacct.numerics import vmapped_loops
+from jaxacct.numerics import batched_loops
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
+from jaxacct.numerics.batched_loops import one_by_one
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
@@ -48,7 +49,6 @@ from jaxacct.numerics.precision import (
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import of_each, register_dataclass
 from jaxacct.numerics.root_search import bisect, bisect_traced
-from jaxacct.numerics.vmapped_loops import one_by_one
 from jaxacct.saddlepoint.accountant import answer, has_laws
 from jaxacct.validation import MOST_STEPS
 
@@ -270,8 +270,8 @@ def search(
         return _advance(aim, state, answer(*run, given.question_of(config.budget), config.relation))
 
     state = _start_state(aim, start, slope, jnp.zeros(start.shape, bool))
-    return vmapped_loops.while_loop(
-        lambda state, _: _goes_on(state), step, state, (aim, made, given), share=vmapped_loops.OF_QUEUES
+    return batched_loops.while_loop(
+        lambda state, _: _goes_on(state), step, state, (aim, made, given), share=batched_loops.OF_QUEUES
     ).found
 
 

@@ -30,10 +30,10 @@ import numpy as np
 import jaxacct
 from jaxacct import json_files, saddlepoint
 from jaxacct.certificates.specs import ANY, Release, Spec, all_of, parsed, sampling_of, unit_of
+from jaxacct.display import round_up, rounded_up
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.records import record_of
-from jaxacct.outward import round_up, rounded_up
 
 SCHEMA = "jaxacct.certificate/1"
 """The format's name and version; the number rises where a key is removed or changes its meaning."""

@@ -28,8 +28,8 @@ from jaxacct import json_files
 from jaxacct.certificates import claims
 from jaxacct.certificates.claims import PACKAGES, SCHEMA, add_words, code_digest, digest, follows
 from jaxacct.certificates.specs import parsed
+from jaxacct.display import rounded_down, rounded_up, spell_count
 from jaxacct.json_files import synchronize, write_whole
-from jaxacct.outward import rounded_down, rounded_up, spell_count
 
 # ----------------------------------------------------------------------------------------------------
 # The page of a certificate: one HTML file for a browser, which loads nothing from elsewhere.

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from jaxacct import json_files, outward, validation
+from jaxacct import display, json_files, validation
 from jaxacct.adapters import from_dp_event
 from jaxacct.adapters.events import checkpoint_history, from_history
 from jaxacct.mechanisms import DIRECTIONS, Mechanism, Relation, group
@@ -168,7 +168,7 @@ def _release(record: dict[str, Any]) -> Release:
     if epochs is not None:
         if count is not None or rate is None:
             raise ValueError("epochs stand in for count, of a mechanism with a sampling rate: give one of the two.")
-        count = outward.steps_of(epochs, rate)
+        count = display.steps_of(epochs, rate)
     mechanism = mechanism_of({"type": name} | fields)
     if sampling not in (None, sampling_of(mechanism)):
         validation.check_one_of(sampling, "sampling", tuple(SAMPLINGS.values()))
@@ -184,7 +184,7 @@ def _rate_of(fields: dict[str, Any]) -> float | None:
     )
     if (examples is None) != (batch is None) or None not in (batch, rate):
         raise ValueError("batch_size and examples go together, in place of sampling_rate: give both.")
-    return rate if batch is None or examples is None else outward.rate_of(batch, examples)
+    return rate if batch is None or examples is None else display.rate_of(batch, examples)
 
 
 def _report(report: Any) -> Part:
@@ -263,7 +263,7 @@ def number_of(value: Any, key: str) -> float | None:
         return None
     try:
         if not isinstance(value, bool) and isinstance(value, (str, int, float)):
-            return outward.number(value) if isinstance(value, str) else float(value)
+            return display.number(value) if isinstance(value, str) else float(value)
     except ValueError as error:
         raise ValueError(f"{key} = {value!r} is no number ({error}): give one such as 0.01 or '64/1000'.") from None
     raise ValueError(f"{key} = {value!r} is no number: give one such as 0.01 or '64/1000'.")
@@ -333,7 +333,7 @@ def _load(path: pathlib.Path) -> Any:
     if zipfile.is_zipfile(path):
         return [list(run) for run in checkpoint_history(path)]
     # TOML's own rules refuse a key that stands twice.
-    toml = functools.partial(tomllib.loads, parse_float=outward.float_of)
+    toml = functools.partial(tomllib.loads, parse_float=display.float_of)
     loaders: dict[str, Callable[[str], Any]] = {".toml": toml, ".yaml": _yaml, ".yml": _yaml}
     load = loaders.get(path.suffix.lower(), json_files.loads)
     try:
@@ -362,7 +362,7 @@ def _yaml(text: str) -> Any:
 
         def construct_yaml_float(self, node: Any) -> float:
             value: float = super().construct_yaml_float(node)
-            return value if value != 0 else outward.float_of(node.value)
+            return value if value != 0 else display.float_of(node.value)
 
     Strict.add_constructor("tag:yaml.org,2002:float", Strict.construct_yaml_float)
     try:
@@ -455,7 +455,7 @@ def _parse(given: dict[str, Any]) -> Spec:
             "differ in one record. Leave group out, or give what ran as mechanisms, if no batch can be cut."
         )
     delta, epsilon = _question_of(given, parts)
-    cut = outward.round_up(sum((Fraction(one.cut_probability) for one in parts), Fraction(0)))
+    cut = display.round_up(sum((Fraction(one.cut_probability) for one in parts), Fraction(0)))
     return Spec(given, _combine_releases(parts, relation), relation, size, delta, epsilon, cut)
 
 

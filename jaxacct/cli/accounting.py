@@ -33,7 +33,7 @@ from jaxacct.cli.arguments import (
     scope_of,
     why,
 )
-from jaxacct.outward import spell_count
+from jaxacct.display import spell_count
 
 RUN = "--noise-multiplier 1 --sampling-rate 0.01 --steps 10000"
 """The run of DP-SGD in the help's examples."""

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
 
 import jaxacct as ja
-from jaxacct import json_files, outward
+from jaxacct import display, json_files
 from jaxacct.choices import Relation
-from jaxacct.outward import rounded_down, rounded_up, spell_count
+from jaxacct.display import rounded_down, rounded_up, spell_count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -313,7 +313,7 @@ def number(text: str) -> float:
     (1e-05, 0.064)
     """
     try:
-        return outward.number(text)
+        return display.number(text)
     except ValueError:
         remedy = "give a fraction, 0.01 for 1 %" if "%" in text else "give one such as 0.01, 64/1000, 1e-5 or 10000"
         raise argparse.ArgumentTypeError(f"{text!r} is not a number: {remedy}") from None
@@ -458,7 +458,7 @@ def rate_given(arguments: argparse.Namespace) -> float | None:
         raise ValueError("--batch-size and --sampling-rate are both given: leave one out.")
     if examples is None:
         raise ValueError("--batch-size needs --examples, the number that batches are drawn from; or --sampling-rate.")
-    return outward.rate_of(batch, examples)
+    return display.rate_of(batch, examples)
 
 
 def steps_given(arguments: argparse.Namespace, rate: float | None) -> float | None:
@@ -469,7 +469,7 @@ def steps_given(arguments: argparse.Namespace, rate: float | None) -> float | No
         raise ValueError("--epochs and --steps are both given: leave one out.")
     if rate is None:
         raise ValueError("--epochs needs a rate: give --batch-size and --examples, or --sampling-rate.")
-    return float(outward.steps_of(arguments.epochs, rate))
+    return float(display.steps_of(arguments.epochs, rate))
 
 
 def run_of(arguments: argparse.Namespace) -> Run:

@@ -20,7 +20,7 @@ from jaxacct.cli.arguments import (
     round_to,
     steps_given,
 )
-from jaxacct.outward import spell_count
+from jaxacct.display import spell_count
 
 DEFAULTS = {
     "noise_multiplier": (2.0, "S", "standard deviation of the noise over the clipping norm"),

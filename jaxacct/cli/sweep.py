@@ -31,7 +31,7 @@ from jaxacct.cli.arguments import (
     round_to,
     scope_of,
 )
-from jaxacct.outward import rate_of, steps_of
+from jaxacct.display import rate_of, steps_of
 
 AXES = {
     "noise_multiplier": "standard deviation of the noise over the clipping norm",

@@ -22,8 +22,8 @@ from jaxacct.cli.arguments import (
     new_command,
     number,
 )
+from jaxacct.display import rounded_down, rounded_up, steps_of
 from jaxacct.json_files import PRIVATE, write_whole
-from jaxacct.outward import rounded_down, rounded_up, steps_of
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
 """Data sets that can be named."""

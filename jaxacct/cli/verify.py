@@ -25,7 +25,7 @@ from jaxacct.cli.arguments import (
     number,
     round_to,
 )
-from jaxacct.outward import spell_count
+from jaxacct.display import spell_count
 
 CODES = {"PROVED": 0, "REFUTED": 3, "UNDECIDED": 4}
 """Exit codes, by verdict."""

@@ -78,6 +78,7 @@ from jaxacct.mechanisms.pair import (
 )
 from jaxacct.mechanisms.shifted_noise import subsampled_pair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, with_own_form
+from jaxacct.numerics.batched_loops import one_by_one
 from jaxacct.numerics.precision import (
     TINY,
     UNIT_ROUNDOFF,
@@ -90,7 +91,6 @@ from jaxacct.numerics.precision import (
     within_scope,
 )
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
-from jaxacct.numerics.vmapped_loops import one_by_one
 from jaxacct.rounded_sum import binomial_tail
 
 # ----------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import numpy as np
 from jaxacct import certified, validation
 from jaxacct.calibrate.targets import most_runs
 from jaxacct.composition import check
+from jaxacct.display import rounded_up
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.menus.game import (
     Guarantee,
@@ -40,7 +41,6 @@ from jaxacct.numerics.precision import is_concrete, leave_scope, scope
 from jaxacct.numerics.programs import Program
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect, bracket
-from jaxacct.outward import rounded_up
 from jaxacct.prv.evolving import Sum
 
 MOST_LEVELS = 2**20

@@ -23,8 +23,8 @@ import jax  # noqa: F401  (whole, before jaxtyping asks for a part of it)
 import numpy as np
 from jaxtyping import ArrayLike
 
+from jaxacct.display import spell_count
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
-from jaxacct.outward import spell_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

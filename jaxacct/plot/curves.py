@@ -22,8 +22,8 @@ from jaxtyping import ArrayLike
 from jaxacct import calibrate, certified, gdp, rdp, validation
 from jaxacct import tradeoff as trade_offs
 from jaxacct.bounds import Bounds
+from jaxacct.display import rounded_down, rounded_up, spell_count, steps_of
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
-from jaxacct.outward import rounded_down, rounded_up, spell_count, steps_of
 from jaxacct.plot.chart import (
     BLUE,
     GREY,

@@ -49,7 +49,7 @@ from jaxacct.composition import (
 from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
-from jaxacct.numerics import vmapped_loops
+from jaxacct.numerics import batched_loops
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.derivatives import Differences, Known, by_slopes, differences
 from jaxacct.numerics.elementary import By
@@ -547,7 +547,7 @@ def _no_answer(question: Question) -> Answer:
 @functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
 def _answer_query(points: int, method: Method, query: Query) -> Answer:
     # On a CPU the lanes of a batch are worked off one after the other: each ends with its own loops.
-    return vmapped_loops.one_by_one(_of_query, points, method)(query)
+    return batched_loops.one_by_one(_of_query, points, method)(query)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)

@@ -42,6 +42,7 @@ from jaxacct.composition import (
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.mechanisms.normal import slopes_of_log_delta
 from jaxacct.numerics.arithmetic import CHOICES, scale_error
+from jaxacct.numerics.batched_loops import one_by_one, rows
 from jaxacct.numerics.derivatives import is_real, of_first_order
 from jaxacct.numerics.precision import (
     as_float64,
@@ -54,7 +55,6 @@ from jaxacct.numerics.precision import (
     within_scope,
 )
 from jaxacct.numerics.programs import Program, as_held, asks_host, by_float32, by_platform, compiled
-from jaxacct.numerics.vmapped_loops import one_by_one, rows
 from jaxacct.saddlepoint import closed_forms, solve
 from jaxacct.saddlepoint.closed_forms import Closed, find_closed_forms
 

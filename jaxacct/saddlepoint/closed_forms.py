@@ -33,9 +33,9 @@ from jaxacct.mechanisms.normal import (
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.batched_loops import stack
 from jaxacct.numerics.precision import TINY, as_float64, exact_float64, is_concrete, log_complement
 from jaxacct.numerics.programs import compiled
-from jaxacct.numerics.vmapped_loops import stack
 
 FIRST, GROWTH = 1e-3, 16.0
 """First positive epsilon tried, and the factor from one to the next until there is one on either side. Speed only."""

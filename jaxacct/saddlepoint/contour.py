@@ -47,7 +47,7 @@ from jaxacct.mechanisms.pair import (
     tilted_shares,
     units_of_shares,
 )
-from jaxacct.numerics import vmapped_loops
+from jaxacct.numerics import batched_loops
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import few_bits, first_index, log_complement, log_peak
 from jaxacct.numerics.pytrees import each, register_dataclass
@@ -473,7 +473,7 @@ def _left(
 def _aim_found(parts: Parts, aim: Aim, wanted: Wanted, target: Array, searches: Array) -> Aim:
     # One look for each step. A search is over after LOOKS looks at the latest, and there are at most STAGES of them.
     given = parts, wanted, target, searches
-    return vmapped_loops.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _look, aim, given)
+    return batched_loops.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _look, aim, given)
 
 
 def _look(aim: Aim, given: Any) -> Aim:
@@ -676,7 +676,7 @@ def _sums_of_loss(run: Any, order: Array, spacing: Array, tiles: Array) -> Trans
     # The state is the number of pieces done, the sums and the spreads; each step adds a piece, until all are taken.
     start: Sums = jnp.zeros_like(taken), jnp.zeros((2, FREQUENCIES), order.dtype), jnp.zeros(spreads, order.dtype)
     given = pair, window, pieces, known, order, spacing, tiles, taken
-    _, sums, spread = vmapped_loops.while_loop(
+    _, sums, spread = batched_loops.while_loop(
         lambda state, given: state[0] < given[-1], piece, start, given, longest_first=tiles
     )
     # A row without runs has no errors either.
@@ -734,7 +734,7 @@ def _careful_piece(
         old = jax.lax.dynamic_slice(sums, at, (2, TILE), allow_negative_indices=False)
         return jax.lax.dynamic_update_slice(sums, old + added, at, allow_negative_indices=False)
 
-    return jax.lax.fori_loop(0, vmapped_loops.of_all_lanes(tiles), tile, sums), spread
+    return jax.lax.fori_loop(0, batched_loops.of_all_lanes(tiles), tile, sums), spread
 
 
 def log_characteristic(rows: Transforms, w: Array) -> Sums:
@@ -798,7 +798,7 @@ def _sums(weights: Array, angles: Array, tiles: Array, sums: Array) -> Array:
         return jax.lax.dynamic_update_slice(sums, old + added.reshape(2, TILE), at, allow_negative_indices=False)
 
     # One tile for each step; all lanes of a batch go as far as the longest, so that the loop has one bound.
-    return jax.lax.fori_loop(0, vmapped_loops.of_all_lanes(tiles), tile, sums)
+    return jax.lax.fori_loop(0, batched_loops.of_all_lanes(tiles), tile, sums)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -1029,7 +1029,7 @@ def far_enough(
     most = spacing * FREQUENCIES
     # The frequency grows by a factor with each step, so the loop ends at ``most`` if not before.
     given = parts, nodes, order, least, most
-    w, log_modulus = vmapped_loops.while_loop(is_short, farther, (start, jnp.full_like(order, jnp.inf)), given)
+    w, log_modulus = batched_loops.while_loop(is_short, farther, (start, jnp.full_like(order, jnp.inf)), given)
     # If the last step went beyond all nodes, or none was made, only the modulus's bound of 1 is known.
     is_enough = (log_modulus <= least + jnp.log(w)) & (w <= most)
     tiles = jnp.where(start < jnp.inf, jnp.where(is_enough, jnp.ceil(w / (spacing * TILE)), 1.0), 0.0)
@@ -1071,7 +1071,7 @@ def integrand(
     of_rows = found.spread, found.missed, found.steps
     end = spacing * (TILE * tiles + 0.5)
     given = (*of_rows, order, end)
-    return vmapped_loops.map_rows(blocks_of(tiles), block, (found.sums, frequencies(spacing)), given)
+    return batched_loops.map_rows(blocks_of(tiles), block, (found.sums, frequencies(spacing)), given)
 
 
 def read_at(line: Line, epsilon: Array) -> Read:
@@ -1086,7 +1086,7 @@ def read_at(line: Line, epsilon: Array) -> Read:
         return jnp.stack([amplitude + amplitude * less, amplitude * w * sine]).sum(1)
 
     beyond = line.slope - epsilon
-    cosines, rise = 2 * vmapped_loops.map_rows(line.blocks, block, line.integrand.nodes, beyond).sum(0)
+    cosines, rise = 2 * batched_loops.map_rows(line.blocks, block, line.integrand.nodes, beyond).sum(0)
     height = at_zero + cosines
     log_unit = line.value - line.order * epsilon + jnp.log(line.spacing / (2 * jnp.pi))
     rare = None

@@ -40,9 +40,9 @@ from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic
+from jaxacct.numerics.batched_loops import rows
 from jaxacct.numerics.precision import as_float64, leave_scope
 from jaxacct.numerics.programs import compiled
-from jaxacct.numerics.vmapped_loops import rows
 from jaxacct.prv.accountant import mesh_of
 from jaxacct.prv.evolving import Method
 from jaxacct.refinement import Composer, in_trace, within

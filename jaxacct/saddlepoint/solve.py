@@ -19,12 +19,12 @@ from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, ForDelta, ForEpsilon, Parts, Question, facts_of
-from jaxacct.numerics import vmapped_loops
+from jaxacct.numerics import batched_loops
 from jaxacct.numerics.arithmetic import arithmetic, scale_error
+from jaxacct.numerics.batched_loops import stack
 from jaxacct.numerics.precision import log_complement
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import without_axes
-from jaxacct.numerics.vmapped_loops import stack
 from jaxacct.saddlepoint.contour import (
     Line,
     Read,
@@ -172,7 +172,7 @@ def _solve_directions(
     # by lines of its own direction or by the next direction, so the loop ends.
     given = directions, question, point
     goes_on = lambda state, _: (state.direction < end) & (state.lines < LINES)  # noqa: E731
-    return vmapped_loops.while_loop(goes_on, a_line, state, given, share=vmapped_loops.OF_QUEUES)
+    return batched_loops.while_loop(goes_on, a_line, state, given, share=batched_loops.OF_QUEUES)
 
 
 def _start(question: Question, point: Point | None = None) -> SolverState:

@@ -30,10 +30,10 @@ from jaxacct import calibrate, certified, saddlepoint, validation
 from jaxacct.bounds import Bounds
 from jaxacct.choices import Certified, Mode
 from jaxacct.composition import ForDelta, ForEpsilon, Kind, Question
+from jaxacct.display import float_of
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.numerics.arithmetic import CHOICES
-from jaxacct.outward import float_of
 from jaxacct.refinement import ToleranceWarning
 
 

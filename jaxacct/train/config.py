@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from jaxacct import validation
+from jaxacct.display import steps_of
 from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Mechanism
 from jaxacct.menus import certify
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.odometers import MenuOdometer, VilleOdometer
-from jaxacct.outward import steps_of
 from jaxacct.policies import Constant, FinitePolicy, Policy
 from jaxacct.strategies import CyclicPoisson, Strategy
 from jaxacct.train.copies import owned_settings

@@ -19,11 +19,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 import jaxacct
 from jaxacct import calibrate, rdp
 from jaxacct.bounds import Bounds
+from jaxacct.display import rounded_up
 from jaxacct.mechanisms import Gaussian, Mechanism, Mechanisms, PoissonSubsampledGaussian, Steps
 from jaxacct.numerics.precision import kernel, leave_scope
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
-from jaxacct.outward import rounded_up
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
 from jaxacct.validation import MOST_COUNT, whole_steps
 

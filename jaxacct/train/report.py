@@ -21,10 +21,10 @@ import numpy as np
 import jaxacct
 from jaxacct import json_files
 from jaxacct.bounds import Bounds
+from jaxacct.display import rounded_up
 from jaxacct.json_files import write_whole
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.records import record_of
-from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.sampling import PoissonSampler, runs_of

@@ -35,7 +35,7 @@ def check_one(value: Any, name: str) -> None:
 def drawn_rate(sampling_rate: float | None, expected_batch_size: float | None, size: int) -> float:
     """Returns the sampling rate that exactly one of the two gives, for a data set of ``size`` examples.
 
-    A quotient is rounded to the nearest float64, and not up, as :func:`.outward.rate_of` rounds: batches are drawn at
+    A quotient is rounded to the nearest float64, and not up, as :func:`.display.rate_of` rounds: batches are drawn at
     the rate that is returned, so that any rounding is sound, and a checkpoint knows its run by all digits of it.
 
     Raises ValueError where both or none are given, or the one is out of range.

@@ -25,11 +25,11 @@ from flax import nnx
 from jaxtyping import Array, Bool, PyTree
 
 from jaxacct import validation
+from jaxacct.display import rounded_up
 from jaxacct.filters import FILTER_ORDERS, MenuFilter, RenyiFilter
 from jaxacct.menus import Menu
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.odometers import VilleOdometer
-from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant, Policy
 from jaxacct.processes import Interrupts, check_not_forked
 from jaxacct.processes import progress as progress_bar

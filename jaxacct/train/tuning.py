@@ -20,9 +20,9 @@ from flax import nnx
 from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.targets import least_noise
+from jaxacct.display import rounded_down, rounded_up
 from jaxacct.mechanisms import Mechanisms, Steps
 from jaxacct.numerics.pytrees import takes_python_values
-from jaxacct.outward import rounded_down, rounded_up
 from jaxacct.selection import DRAWING, Trials
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.planned import Plan, composition_of

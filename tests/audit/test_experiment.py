@@ -10,7 +10,7 @@ from helpers.thorough import draws
 
 from jaxacct import audit
 from jaxacct.cli import main
-from jaxacct.outward import rounded_up
+from jaxacct.display import rounded_up
 from jaxacct.train import cross_entropy, run_key
 from jaxacct_recipes import Linear
 

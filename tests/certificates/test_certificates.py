@@ -21,8 +21,8 @@ from jaxacct import certificates, json_files, specs
 from jaxacct.certificates import claims, folders
 from jaxacct.certificates.folders import text_of
 from jaxacct.cli import main
+from jaxacct.display import rounded_up
 from jaxacct.mechanisms.records import mechanism_of, record_of
-from jaxacct.outward import rounded_up
 
 SPEC = json.loads((pathlib.Path(__file__).parents[1] / "data" / "spec.json").read_text())
 SCHEMA = json.loads((pathlib.Path(certificates.__file__).parent / "certificate-1.schema.json").read_text())

@@ -15,10 +15,10 @@ import jaxacct as ja
 from jaxacct.mechanisms.normal import turn
 from jaxacct.numerics import elementary_float32
 from jaxacct.numerics.arithmetic import FLOAT32, UnsoundBackendError, arithmetic, roundoff
+from jaxacct.numerics.batched_loops import one_by_one
 from jaxacct.numerics.float32 import as_float32
 from jaxacct.numerics.precision import as_float64, kernel
 from jaxacct.numerics.programs import by_float32, by_platform
-from jaxacct.numerics.vmapped_loops import one_by_one
 
 FLOAT64_FUNCTION = re.compile(r"stablehlo\.(exponential|log|fft|divide|sqrt|reduce)\b.*f64")
 

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "jaxacct"
 
 FLOORS = (
-    ("choices", "processes", "outward", "json_files", "numerics", "validation", "bounds", "rounded_sum"),
+    ("choices", "processes", "display", "json_files", "numerics", "validation", "bounds", "rounded_sum"),
     ("selection", "strategies", "mechanisms"),
     ("composition", "refinement", "convert"),
     ("prv", "saddlepoint", "rdp", "iteration", "monte_carlo"),
@@ -188,7 +188,7 @@ def test_docstrings_of_modules_begin_with_what_the_module_is(folder):
     assert not {path: text[:60] for path, text in openings.items() if not opens_well(text)}
 
 
-BASE = ("numerics", "validation", "outward", "json_files", "processes", "bounds", "rounded_sum")
+BASE = ("numerics", "validation", "display", "json_files", "processes", "bounds", "rounded_sum")
 """Rooms that all others share: numbers, checks of arguments, files and processes."""
 
 INNER = {"jaxacct.calibrate.targets.least_noise", "jaxacct.selection.DRAWING", "jaxacct.ledger.Ledger"}

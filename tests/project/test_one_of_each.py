@@ -25,7 +25,7 @@ ONCE = {
         r"def least_by_secants\(|def least_near_root\(",
         {"jaxacct/numerics/root_search.py"},
     ),
-    "steps of epochs, and the rate of a batch size": (r"def (steps_of|rate_of)\(", {"jaxacct/outward.py"}),
+    "steps of epochs, and the rate of a batch size": (r"def (steps_of|rate_of)\(", {"jaxacct/display.py"}),
     "a class called Program": (r"^class Program\b", {"jaxacct/numerics/programs.py"}),
     "the list of accountants": (r"^ACCOUNTANTS = ", {"jaxacct/certified.py"}),
     "the way into float64": (r"^def kernel\(", {"jaxacct/numerics/precision.py"}),

@@ -7,7 +7,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from jaxacct import outward
+from jaxacct import display
 
 PACKAGE = pathlib.Path(__file__).parents[2] / "jaxacct"
 
@@ -27,17 +27,17 @@ def test_texts_hold_the_number_between_them(spec):
         for given, exact in ((value, Decimal(repr(value))), (Decimal(value), Decimal(value))):
             if spec == "12" and isinstance(given, Decimal):  # a width alone: the shortest text of the float
                 continue
-            assert number(outward.rounded_down(given, spec)) <= exact <= number(outward.rounded_up(given, spec))
+            assert number(display.rounded_down(given, spec)) <= exact <= number(display.rounded_up(given, spec))
 
 
 @pytest.mark.parametrize("value", [1e-5, 0.1, 2.0, 123456.0, 1e22, -0.25])
 def test_what_is_written_in_few_digits_stays_as_it_is(value):
-    assert outward.rounded_up(value) == outward.rounded_down(value) == f"{value:.6g}"
+    assert display.rounded_up(value) == display.rounded_down(value) == f"{value:.6g}"
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, np.inf, -np.inf, np.nan])
 def test_what_has_no_digits(value):
-    assert outward.rounded_up(value) == outward.rounded_down(value) == f"{value + 0.0:.6g}"
+    assert display.rounded_up(value) == display.rounded_down(value) == f"{value + 0.0:.6g}"
 
 
 BOUNDS = {"upper", "lower", "epsilon", "delta", "spent_epsilon", "renyi_epsilon", "overflow_delta",

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxacct.numerics import vmapped_loops
+from jaxacct.numerics import batched_loops
 
 RANDOM = np.random.default_rng(0)
 
 
 def collatz(number, most):
     """A loop whose length nobody foresees: steps to 1, at most ``most``, and the largest number met."""
-    return vmapped_loops.while_loop(
+    return batched_loops.while_loop(
         lambda state, most: (state["number"] != 1) & (state["steps"] < most["most"]),
         lambda state, most: {
             "number": jnp.where(state["number"] % 2 == 0, state["number"] // 2, 3 * state["number"] + 1),
@@ -29,12 +29,12 @@ def collatz(number, most):
 def squares(count, scale):
     """Rows below a count."""
     rows = jnp.arange(7, dtype=jnp.float32)
-    return vmapped_loops.map_rows(count, lambda i, row, scale: {"at": i, "value": scale * row**2}, rows, scale)
+    return batched_loops.map_rows(count, lambda i, row, scale: {"at": i, "value": scale * row**2}, rows, scale)
 
 
 def root(number, power):
     """What is needed for some lanes alone."""
-    return vmapped_loops.where_needed(number > 0, lambda x, p: x**p, -number, number, power, width=3)
+    return batched_loops.where_needed(number > 0, lambda x, p: x**p, -number, number, power, width=3)
 
 
 CASES = {
@@ -48,7 +48,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("how", ["both", "first", "second", "nested", "nested, one each", "jit"])
 def test_batches_are_what_lanes_are_alone(case, how, monkeypatch):
-    monkeypatch.setattr(vmapped_loops, "FEWEST", 4)
+    monkeypatch.setattr(batched_loops, "FEWEST", 4)
     function, first, second = CASES[case]
     first, second = (first, second) if case != "while" else (first, second.astype(np.int32))
     alone = jax.jit(function)
@@ -76,7 +76,7 @@ def test_batches_are_what_lanes_are_alone(case, how, monkeypatch):
 def test_work_is_the_sum_of_the_lanes_own():
     worked = collections.defaultdict(lambda: np.zeros(2))
     numbers, most = np.arange(1, 2001, dtype=np.int32), np.full(2000, 500, np.int32)
-    with vmapped_loops.count_work(
+    with batched_loops.count_work(
         lambda name, done, own: worked.__setitem__(name, worked[name] + np.array([done, own]))
     ):
         steps = np.asarray(jax.vmap(collatz)(numbers, most)["steps"])
@@ -85,7 +85,7 @@ def test_work_is_the_sum_of_the_lanes_own():
     assert found[1] == np.sum(steps)
     assert (
         found[0]
-        <= np.sum(steps) + steps.max() * vmapped_loops.slots_for(2000, vmapped_loops.SHARE)
+        <= np.sum(steps) + steps.max() * batched_loops.slots_for(2000, batched_loops.SHARE)
         <= 1.4 * np.sum(steps)
     )
     assert steps.max() * len(steps) > 2 * np.sum(steps), "side by side it would be this"
@@ -99,7 +99,7 @@ def test_what_lanes_are_not_in_need_of_is_not_done():
         return 2 * x
 
     def one(x):
-        return vmapped_loops.where_needed(x > 95, watched, x, x, width=2)
+        return batched_loops.where_needed(x > 95, watched, x, x, width=2)
 
     found = jax.vmap(one)(np.arange(100.0, dtype=np.float32))
     jax.effects_barrier()
@@ -112,13 +112,13 @@ def test_what_lanes_are_not_in_need_of_is_not_done():
 
 
 def test_lanes_are_a_bounded_number(monkeypatch):
-    monkeypatch.setattr(vmapped_loops, "LANES", 8)
+    monkeypatch.setattr(batched_loops, "LANES", 8)
 
     def cube(x, power):
         assert jnp.shape(x) == ()
         return x**power
 
-    found = jax.jit(lambda x, p: vmapped_loops.in_blocks(cube, 21, (True, False), x, p))
+    found = jax.jit(lambda x, p: batched_loops.in_blocks(cube, 21, (True, False), x, p))
     x = np.float32(RANDOM.uniform(size=21))
     np.testing.assert_allclose(found(x, 3.0), x**3, rtol=1e-6)
     assert "8,8" not in str(jax.make_jaxpr(found)(x, 3.0))
