@@ -152,7 +152,7 @@ def epsilon_lower_bound(correct: int, guesses: int, canaries: int, delta: float,
     def is_refuted(epsilon: float) -> bool:
         return p_value_of_pair(correct, guesses, canaries, epsilon, delta) < level
 
-    # No number of canaries reaches an epsilon of 100; 60 halvings. Sound for any numbers: the end returned is refuted.
+    # No number of canaries reaches an epsilon of 100; 60 halvings. Any numbers are sound: the end returned is refuted.
     return bisect(is_refuted, 0.0, 100.0, steps=60) if is_refuted(0.0) else 0.0
 
 
@@ -260,7 +260,7 @@ def p_value(
     validation.check_probability(d, "deltas")
     if e.ndim != 1 or e.shape != d.shape or not e.size:
         raise ValueError(f"epsilons and deltas of shapes {e.shape} and {d.shape}: give two lists of one length.")
-    # Two rounds of 64 candidates at once, from 1e-12 up (sound for any numbers), the second between the last one not
+    # Two rounds of 64 candidates at once, from 1e-12 up (any numbers are sound), the second between the last one not
     # refuted and the first one that is. The one returned was refuted itself: P(W >= correct) is below it.
     low, high = math.log(1e-12), 0.0
     for _ in range(2):
@@ -359,7 +359,7 @@ def mu_lower_bound(correct: Sequence[int], guesses: int, canaries: int, confiden
         each = [p_value(right, guesses, canaries, EPSILONS, deltas) for right in correct]
         return combined(each) < 1 - confidence
 
-    # The bound is looked for in this range; ten halvings of its logarithm leave 1.1 %. Sound for any numbers.
+    # The bound is looked for in this range; ten halvings of its logarithm leave 1.1 %. Any numbers are sound.
     smallest, largest = 2.0**-10, 2.0**6
     if not is_refuted(smallest):
         return 0.0
@@ -432,9 +432,9 @@ def guess(values: Float[np.ndarray, " canaries"], guesses: int) -> Int[np.ndarra
 #
 # A canary's gradient has one entry, in a coordinate that nothing else touches. So canaries do not interfere, and what
 # the noisy sum holds in that coordinate is noise of the claimed deviation, plus the clipping norm in the steps that
-# drew the canary: the worst case that the accounting is for. The trainer is run as it is, on the private examples and
-# all canaries. One that is left out has the gradient zero: it adds nothing to any sum, so that what is released has the
-# law of a training without it (a cut batch apart, which the sampler's ``overflow_delta`` pays for).
+# drew the canary: the worst case that the accounting is for. The trainer runs as it is, on the private examples and all
+# canaries. A canary that is left out has the gradient zero and adds nothing to any sum, so that the releases have the
+# law of a training without it, except for cut batches, which the sampler's ``overflow_delta`` pays for.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -523,8 +523,8 @@ class NoClipping(Flat):
     """Fault that leaves gradients as they are, and adds noise for clipped ones."""
 
     def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
-        ones, within = super().factors(squares)
-        return jax.tree.map(jnp.ones_like, ones), within
+        ones, bounds = super().factors(squares)
+        return jax.tree.map(jnp.ones_like, ones), bounds
 
 
 @dataclass(frozen=True)
@@ -758,8 +758,8 @@ def watch_canaries(trainer: DPTrainer, steps: int) -> Watch:
 
 def judge(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ...]) -> Audit:
     """Returns the audit that the right guesses of each run amount to."""
-    found = functools.lru_cache(lambda noise: _p_value(trainer, settings, correct, noise))
-    noise = _least_refuted(lambda noise: found(noise) < 1 - settings.confidence, settings.noise_multiplier)
+    p_value_at = functools.lru_cache(lambda noise: _p_value(trainer, settings, correct, noise))
+    noise = _least_refuted(lambda noise: p_value_at(noise) < 1 - settings.confidence, settings.noise_multiplier)
     epsilon = 0.0
     if math.isfinite(noise):
         # The cost of batches that were cut counts against the bound.
@@ -770,7 +770,7 @@ def judge(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ...])
         settings=settings,
         claim=float(epsilon_after(trainer, settings.steps).upper),
         correct=correct,
-        p_value=found(settings.noise_multiplier),
+        p_value=p_value_at(settings.noise_multiplier),
         noise_multiplier=noise,
         epsilon=epsilon,
         epsilon_of_any_mechanism=epsilon_lower_bound(
@@ -786,7 +786,7 @@ def judge(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ...])
 
 def _p_value(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ...], noise: float) -> float:
     """Returns the p-value of the claimed mechanism at a noise multiplier, from all runs together."""
-    # Batches that are cut are part of the run as it is: their cost adds to each delta.
+    # A run may cut batches: their cost adds to each delta.
     cut = [trainer.sampler.overflow_delta(settings.steps, float(epsilon)) for epsilon in EPSILONS]
     deltas = np.minimum(np.add(_deltas(noise, trainer.sampler.sampling_rate, settings.steps), cut), 1.0)
     each = {right: p_value(right, settings.guesses, settings.canaries, EPSILONS, deltas) for right in set(correct)}
@@ -797,14 +797,14 @@ def _p_value(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ..
 def _deltas(noise: float, rate: float, steps: int) -> tuple[float, ...]:
     """Returns upper bounds on delta at ``EPSILONS``; 1 where the exact accountant does not converge."""
     mechanism = jaxacct.PoissonSubsampledGaussian(noise, rate)
-    found = saddlepoint.accountant.curve(query_of(mechanism, steps, ForDelta(EPSILONS), "add_or_remove"))
-    return tuple(np.asarray(found.upper).tolist())
+    profile = saddlepoint.accountant.curve(query_of(mechanism, steps, ForDelta(EPSILONS), "add_or_remove"))
+    return tuple(np.asarray(profile.upper).tolist())
 
 
 def _least_refuted(refuted: Callable[[float], bool], claimed: float) -> float:
     """Returns about the least noise multiplier that is refuted, within a factor of 8; inf where none is."""
-    # Eight halvings of the factor find it to 1 %, on the side that makes the bound on epsilon smaller. Sound for any
-    # numbers: what is returned is refuted.
+    # Eight halvings of the factor find it to 1 %, on the side that makes the bound on epsilon smaller. Any numbers are
+    # sound: the result is refuted.
     if refuted(claimed):
         least = claimed / 8
         return least if refuted(least) else bisect(refuted, claimed, least, steps=8, middle=geometric_mean)

@@ -72,8 +72,8 @@ __all__ = [
 # Additive filters: they add up one number for each mechanism, zCDP's rho or the square of GDP's mu, and a delta.
 #
 # The budget is a number fixed in advance, so the sum stays within it on every path, and the theorem about one number
-# applies to the whole, whatever was chosen adaptively: no order is selected, nothing is paid for adaptivity. The second
-# sum is that of the mechanisms' own failure probabilities.
+# applies to the composition, whatever was chosen adaptively: nobody selects an order, and adaptivity costs nothing. The
+# second sum is that of the mechanisms' own failure probabilities.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -188,8 +188,8 @@ def check_mechanism_delta(own: ArrayLike, delta: ArrayLike) -> None:
     """Raises ValueError where the mechanisms' own part of delta, which was checked, leaves nothing of it."""
     validation.check_scalar(own, "mechanism_delta")
     validation.check_probability(own, "mechanism_delta")
-    part, whole = validation.concrete_value(own), validation.concrete_value(delta)
-    if part is not None and whole is not None and not part < whole:
+    spent, budget = validation.concrete_value(own), validation.concrete_value(delta)
+    if spent is not None and budget is not None and not spent < budget:
         raise ValueError(f"mechanism_delta = {own} leaves nothing of delta = {delta} for the composition: give less.")
 
 
@@ -299,10 +299,10 @@ def _epsilon(ledger: AdditiveFilter) -> Array:
     # Of a delta that is below the least float nothing is known but that no cost has no epsilon.
     total = ledger.state.total.value()
     delta = jnp.exp(-ledger.state.log_inverse_delta.value()) * (1 - 8 * rounding())
-    found = ledger._convert(total, jnp.where(delta > 0, delta, 0.5))
+    epsilon = ledger._convert(total, jnp.where(delta > 0, delta, 0.5))
     # What is granted is within the budget, whose epsilon holds.
-    found = jnp.fmin(jnp.where((delta > 0) | ledger._is_pure(), found, jnp.inf), ledger.state.epsilon.value())
-    return jnp.where(total == 0, 0.0, found)
+    epsilon = jnp.fmin(jnp.where((delta > 0) | ledger._is_pure(), epsilon, jnp.inf), ledger.state.epsilon.value())
+    return jnp.where(total == 0, 0.0, epsilon)
 
 
 @kernel
@@ -322,10 +322,10 @@ def _count_affordable(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -
 # Filters of concentrated and of approximate differential privacy: they add up rho, and failure probabilities.
 #
 # Let rho_i bound, for every order a, the divergence of the i-th mechanism by rho_i a, given what came before. If the
-# rho_i sum to at most rho on every path, Theorem 1 of Lécuyer (2021) says at *each* order a that the whole has a
-# divergence of at most rho a: every order is kept, none has to be selected, the whole is rho-zCDP, and any conversion
-# from zCDP holds as if nothing had been adaptive. Failure probabilities of approximate zCDP add up (Bun and Steinke
-# 2016, Lemma 8.2, with the events conditioned on the past).
+# rho_i sum to at most rho on every path, Theorem 1 of Lécuyer (2021) says at *each* order a that the composition has a
+# divergence of at most rho a: every order remains, so the composition is rho-zCDP, and any conversion from zCDP holds
+# as if nothing had been adaptive. Failure probabilities of approximate zCDP add up (Bun and Steinke 2016, Lemma 8.2,
+# with the events conditioned on the past).
 #
 # An (epsilon, delta)-DP mechanism is delta-approximately epsilon^2/2-zCDP: for two fixed neighbours it is a
 # post-processing of randomized response that says everything with probability delta (Kairouz, Oh and Viswanath 2015).
@@ -499,7 +499,7 @@ def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
     if conversion == "mironov":
         return mironov
     power = jnp.clip(jnp.sqrt(log_inverse / jnp.maximum(mironov, 1e-30)), 1e-6, 1e15)
-    # 64 orders, with order - 1 from 1/64 of Mironov's best to 4 times it: the optimum is flat. Sound for any orders.
+    # 64 orders, with order - 1 from 1/64 of Mironov's best to 4 times it: the optimum is flat. Any orders are sound.
     orders = 1 + power * jnp.exp(jnp.linspace(jnp.log(1 / 64), jnp.log(4.0), 64))
     # The lower bound on a divergence that belongs to each conversion; any of them is safe.
     bound = {"optimal": "optimal", "closed": "f", "improved": "g"}[conversion]
@@ -512,7 +512,7 @@ def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
 # The filter of Gaussian differential privacy: it adds up mu^2, and is tight for Gaussian noise.
 #
 # Why adaptivity costs nothing. Fix two neighbours. A mu_i-GDP mechanism is a post-processing of one draw of N(b mu_i,
-# 1), b in {0, 1} telling the neighbours apart (Dong, Roth and Su 2022, Theorem 2, by Blackwell), which scaled by mu_i
+# 1), b in {0, 1} naming the neighbour (Dong, Roth and Su 2022, Theorem 2, by Blackwell), which scaled by mu_i
 # is the increment of a Brownian motion with drift b over a time mu_i^2. One Brownian motion read on and on gives all of
 # them, also if each mu_i is chosen from what has been read. If the mu_i^2 sum to at most mu^2 on every path, everything
 # is a post-processing of the motion up to time mu^2, and of its end point, which is sufficient: one draw of N(b mu, 1).
@@ -581,8 +581,8 @@ def _mu_squared_budget(epsilon: Array, delta: Array) -> Array:
 # divergences of order a and b(a) the budget. Stop the process of each order where S(a) would pass b(a). By Theorem 1
 # the stopped process has a divergence of order a of at most b(a), so any conversion that holds at that one order bounds
 # its hockey-stick divergence E[(1 - e^(eps - L))+] by some delta(a). At the end S(a) <= b(a) for one order at least,
-# whose stopped process is the process itself there, and the hockey-stick divergence of the whole is at most the sum of
-# the delta(a) over all orders.
+# whose stopped process is the process itself there, and the hockey-stick divergence of all releases is at most the sum
+# of the delta(a) over all orders.
 #
 # * "optimal" and "improved" choose b(a) so that delta(a) = delta/number of orders: their sum is delta. Any conversion
 #   at one fixed order is valid here, the optimal one of Asoodeh et al. included. It would not be valid to take the best
@@ -617,12 +617,12 @@ def orders_for(epsilon: ArrayLike, delta: ArrayLike) -> tuple[float, ...]:
     >>> orders_for(1.0, 1e-5) == FILTER_ORDERS, max(orders_for(0.01, 1e-6)) > 10_000
     (True, True)
     """
-    asked, failing = validation.concrete_value(epsilon), validation.concrete_value(delta)
+    target, failing = validation.concrete_value(epsilon), validation.concrete_value(delta)
     if failing is not None and failing == 0:
         return (math.inf,)
-    if asked is None or failing is None or not 0 < asked < math.inf:
+    if target is None or failing is None or not 0 < target < math.inf:
         return FILTER_ORDERS
-    scale = -math.log(float(failing)) / float(asked) / 115
+    scale = -math.log(float(failing)) / float(target) / 115
     # The largest scale keeps orders, and their products with divergences, among the finite numbers of every arithmetic.
     return FILTER_ORDERS if scale <= 1 else tuple(1 + min(scale, 1e12) * (order - 1) for order in FILTER_ORDERS)
 
@@ -804,8 +804,8 @@ def _epsilon_of_budget(state: RenyiState, orders: tuple[float, ...], conversion:
     """Returns nearly the epsilon that the budgets were made of, the least that one of them stands for; for print."""
     assert state.budget is not None
     budget, nothing = state.budget.value(), RoundedSum.above(jnp.zeros(len(orders)))
-    whole = replace(state, total=RoundedSum.above(jnp.where(budget > 0, budget, jnp.inf)), budget=nothing)
-    return jnp.where(jnp.any(budget > 0), _epsilon_of_sums(whole, orders, conversion), 0.0)
+    full = replace(state, total=RoundedSum.above(jnp.where(budget > 0, budget, jnp.inf)), budget=nothing)
+    return jnp.where(jnp.any(budget > 0), _epsilon_of_sums(full, orders, conversion), 0.0)
 
 
 def _check_some_budget(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float, ...], conversion: str) -> None:
@@ -813,14 +813,14 @@ def _check_some_budget(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float
 
     Raises ValueError where a concrete delta is 0, and an order is finite.
     """
-    asked, failing = validation.concrete_value(epsilon), validation.concrete_value(delta)
+    target, failing = validation.concrete_value(epsilon), validation.concrete_value(delta)
     if failing is not None and failing == 0 and set(orders) != {math.inf}:
         raise ValueError(f"orders = {shorten(orders)} say nothing at delta = 0: leave orders out, or give infinity.")
     if conversion != "mironov" or max(orders) == math.inf:
         return
-    if asked is None or failing is None or not 0 < asked < math.inf:
+    if target is None or failing is None or not 0 < target < math.inf:
         return
-    least = 1 - math.log(float(failing)) / float(asked)
+    least = 1 - math.log(float(failing)) / float(target)
     if max(orders) <= least:
         validation.warn_caller(
             f"orders = {shorten(orders)} have no budget at epsilon = {epsilon}, delta = {delta}, and grant nothing: "
@@ -841,7 +841,7 @@ def _remaining_of_cost(state: RenyiState, cost: ArrayLike) -> Array:
 @kernel
 @compiled
 def _proven_delta(log_inverse_delta: RoundedSum, total: ArrayLike) -> Array:
-    # The logarithm that is kept was rounded up, by 2^-47 where it was stored.
+    # The stored logarithm was rounded up, by 2^-47.
     least = log_inverse_delta.value() * (1 - 2.0**-46 - 2 * arithmetic().function)
     return jnp.minimum(jnp.exp(-least) * as_float64(total) * (1 + 8 * rounding()), 1.0)
 
@@ -851,7 +851,7 @@ def _proven_delta(log_inverse_delta: RoundedSum, total: ArrayLike) -> Array:
 #
 # Feldman and Zrnic (2021), "Individual privacy accounting via a Rényi filter", Algorithm 2 and Theorem 4.5: let every
 # example stay in the computation only while the divergences of its own contributions, each measured before it is made,
-# stay within the budget. Then the whole is differentially private for adding or removing an example, though small
+# stay within the budget. Then the computation is differentially private for adding or removing an example, though small
 # contributions have been charged less than the largest possible one.
 # ----------------------------------------------------------------------------------------------------
 

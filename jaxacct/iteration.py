@@ -190,8 +190,8 @@ def iterate(step: Callable[..., tuple[Array, ...]], most: Array, *start: Array) 
     longest = jnp.max(most)
 
     def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        count, *found = state
-        return count + 1, *step(count, *found)
+        count, *leaves = state
+        return count + 1, *step(count, *leaves)
 
     _, *final = jax.lax.while_loop(lambda state: state[0] <= longest, body, (jnp.ones(()), *start))
     return tuple(final)
@@ -224,8 +224,8 @@ def _theta(epsilon: Array, ratio: Array, log: bool) -> Array:
 
 
 def _is_process(epsilon: Array, delta: Array, ratio: Array, steps: Array, *_: Any) -> Array:
-    whole = (steps >= 0) & (jnp.floor(steps) == steps)
-    return (delta >= 0) & (delta <= 1) & (epsilon >= 0) & whole & (ratio >= 0)
+    is_count = (steps >= 0) & (jnp.floor(steps) == steps)
+    return (delta >= 0) & (delta <= 1) & (epsilon >= 0) & is_count & (ratio >= 0)
 
 
 @elementwise(static=2, derivatives=Differences(inside=_is_process))
@@ -544,9 +544,9 @@ def check_delta_call(sgd: ProjectedNoisySGD, epsilon: Any, method: str, methods:
 
 def is_valid(sgd: Any) -> Array:
     """Returns whether traced fields are in range; inside the scope."""
-    whole = (sgd.steps >= 1) & (jnp.floor(sgd.steps) == sgd.steps) & (sgd.steps < jnp.inf)
+    is_count = (sgd.steps >= 1) & (jnp.floor(sgd.steps) == sgd.steps) & (sgd.steps < jnp.inf)
     sizes = (sgd.learning_rate > 0) & (sgd.lipschitz > 0) & (sgd.noise > 0) & (sgd.diameter >= 0)
-    return whole & sizes & (sgd.learning_rate < jnp.inf) & (sgd.lipschitz < jnp.inf)
+    return is_count & sizes & (sgd.learning_rate < jnp.inf) & (sgd.lipschitz < jnp.inf)
 
 
 def is_contractive(sgd: Any) -> Array:
@@ -569,14 +569,14 @@ def at_least_tiny(bound: Array) -> Array:
 def image_ratio(sgd: Any, *, use_convexity: bool) -> Array:
     """Returns the diameter of a gradient step's images over the noise, rounded up.
 
-    Two gradients differ by at most 2 L; where gradient steps are contractions, images are no farther apart than inputs.
+    Two gradients differ by at most 2 L; where gradient steps are contractions, images are as near as inputs, or nearer.
     """
-    apart = sgd.diameter + 2 * sgd.learning_rate * sgd.lipschitz
+    distance = sgd.diameter + 2 * sgd.learning_rate * sgd.lipschitz
     if use_convexity:
-        apart = jnp.where(is_contractive(sgd), sgd.diameter, apart)
+        distance = jnp.where(is_contractive(sgd), sgd.diameter, distance)
     # One of the two is right where a product overflows or a quotient underflows, and neither is less.
-    found = jnp.maximum(apart / (sgd.learning_rate * sgd.noise), apart / sgd.learning_rate / sgd.noise)
-    return at_least_tiny(found * rounding_factor())
+    ratio = jnp.maximum(distance / (sgd.learning_rate * sgd.noise), distance / sgd.learning_rate / sgd.noise)
+    return at_least_tiny(ratio * rounding_factor())
 
 
 def next_log_delta(sgd: Any, epsilon: Array, before: Array, count: Array, method: str) -> Array:
@@ -803,13 +803,13 @@ def _check_feldman(sgd: ProjectedNoisySGD) -> None:
 
 
 def _check_orders(sgd: ProjectedNoisySGD, orders: Any) -> None:
-    given = validation.concrete_value(orders)
-    if given is None or isinstance(sgd.lipschitz, jax.core.Tracer) or isinstance(sgd.noise, jax.core.Tracer):
+    known = validation.concrete_value(orders)
+    if known is None or isinstance(sgd.lipschitz, jax.core.Tracer) or isinstance(sgd.noise, jax.core.Tracer):
         return
     highest = np.min(highest_order(sgd.lipschitz, sgd.noise))
-    if not np.all(given <= highest):
+    if not np.all(known <= highest):
         raise ValueError(
-            f"orders up to {np.max(given)} exceed {highest:.6g}: Feldman et al.'s bound needs "
+            f"orders up to {np.max(known)} exceed {highest:.6g}: Feldman et al.'s bound needs "
             "noise^2 >= 2 order (order - 1) lipschitz^2; give lower orders or more noise, or choose method 'renyi', "
             "which needs neither."
         )
@@ -911,7 +911,7 @@ def _stopped_epsilon(sgd: Any, delta: Array, method: str) -> Array:
     def is_enough(epsilon: Array) -> Array:
         return _log_delta(sgd, epsilon, method) <= target
 
-    # 52 halvings leave 2^-52 of the interval. Sound for any number.
+    # 52 halvings leave 2^-52 of the interval. Any number is sound.
     result = bisect_traced(is_enough, highest, jnp.zeros_like(highest), steps=52, otherwise=math.inf)
     return jnp.where(valid, result, jnp.inf)
 

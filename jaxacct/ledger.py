@@ -279,12 +279,12 @@ def _grant(state: RenyiState, curve: ArrayLike, steps: ArrayLike | None) -> tupl
         added = jnp.where(steps == 0, 0.0, steps * curve)
         valid = (steps >= 0) & jnp.all(curve >= 0)
     new, changed = state.total.plus(added), added != 0
-    within = new < jnp.inf
+    fits = new < jnp.inf
     if state.budget is not None:
         budget = state.budget.value()
-        within &= (new <= budget) & (budget > 0)
+        fits &= (new <= budget) & (budget > 0)
     # One order within its budget is enough, as delta was divided over all of them. A release of no cost is granted.
-    granted = valid & (jnp.any(within) | ~jnp.any(changed))
+    granted = valid & (jnp.any(fits) | ~jnp.any(changed))
     return granted, state.total.replace_where(new, granted & changed)
 
 

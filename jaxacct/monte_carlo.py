@@ -183,8 +183,8 @@ def delta(
             means.append(float(total) / (rows * blocks))
     # The larger delta is at most the larger upper end, and at least every lower end. So only one upper end may fail,
     # that of the larger delta, but any of the lower ones: these share their half of the probability.
-    lower = max(end(mean, rows * blocks, failure_probability / 2 / len(means), up=False) for mean in means)
-    upper = max(end(mean, rows * blocks, failure_probability / 2, up=True) for mean in means)
+    lower = max(end(mean, rows * blocks, failure_probability / 2 / len(means), is_upper=False) for mean in means)
+    upper = max(end(mean, rows * blocks, failure_probability / 2, is_upper=True) for mean in means)
     return Interval(lower, max(means), upper, failure_probability, rows * blocks)
 
 
@@ -266,7 +266,7 @@ def _of_places(key: Array, s: Array, shifts: Array, rows: int, removed: bool) ->
     return jax.nn.logsumexp(scores, axis=1) - np.log(len(shifts))
 
 
-def end(mean: float, draws: int, probability: float, *, up: bool) -> float:
+def end(mean: float, draws: int, probability: float, *, is_upper: bool) -> float:
     """Returns the end of the interval above or below a mean: where draws kl(mean, end) is log(1/probability)."""
     m, most = min(max(mean, 0.0), 1.0), -math.log(probability) / draws
 
@@ -275,4 +275,4 @@ def end(mean: float, draws: int, probability: float, *, up: bool) -> float:
         return one + ((1 - m) * math.log((1 - m) / (1 - u)) if m < 1 else 0.0)
 
     # The divergence is beyond the level at the end returned, and within it at the mean: the wider end of a bracket.
-    return bisect(lambda u: kl(u) > most, 1.0 if up else 0.0, m, steps=200)
+    return bisect(lambda u: kl(u) > most, 1.0 if is_upper else 0.0, m, steps=200)

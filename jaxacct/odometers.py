@@ -57,7 +57,7 @@ __all__ = [
 
 
 def rounding_of_reading() -> float:
-    """Returns the relative rounding of a reading: some tens of operations; the sums' own is counted apart."""
+    """Returns the relative rounding of a reading: some tens of operations; the sums count their own."""
     return 128 * roundoff()
 
 
@@ -75,8 +75,8 @@ def most_steps(reading: Callable[[Array, Array], Array], epsilon: ArrayLike) -> 
         # Two readings of sums that rise may differ the wrong way by the errors of both.
         return reading(count, 1 + count * rounding_of_one()) * (1 + 2 * rounding_of_reading()) <= epsilon
 
-    # The largest number below 2^30 that fits: every number tried is whole, and the last one that fits is kept. Thirty
-    # halvings leave neighbours; sound for any number of them, and any end up to 2^31, with which it fits int32.
+    # The search keeps the largest whole number below 2^30 that fits. Thirty halvings leave neighbours; any number of
+    # them is sound, and any end up to 2^31, with which it fits int32.
     most = jnp.full((), 2.0**30)  # exp2 would not be exact
     return bisect_traced(
         fits, jnp.zeros(()), most, steps=30, middle=lambda one, other: jnp.floor((one + other) / 2)
@@ -105,11 +105,11 @@ def most_steps(reading: Callable[[Array, Array], Array], epsilon: ArrayLike) -> 
 
 LECUYER_ORDERS: tuple[float, ...] = (*(1 + i / 4 for i in range(1, 37)), 16.0, 32.0)
 """Orders of :class:`RenyiOdometer` by default: 1.25 to 10 by 0.25, 16 and 32, as in section 4.5 of the paper. Its
-authors' code and figures start at 2.25. Sound for any orders above 1."""
+authors' code and figures start at 2.25. Any orders above 1 are sound."""
 
 VILLE_ORDERS: tuple[float, ...] = tuple(1 + 0.05 * 2.0**j for j in range(16))
 """Orders of :class:`VilleOdometer` by default: 1.05 to 1639, some near the best one for epsilon from 0.01 to 1000, for
-a cost of log(16) beside log(1/delta). Sound for any orders above 1.
+a cost of log(16) beside log(1/delta). Any orders above 1 are sound.
 
 Chosen by measuring: ratios from 1.35 to 3.5 between neighbours were tried on Gaussian, subsampled and
 randomized-response runs, and 2 was within a few per cent of the best of them for each.
@@ -277,8 +277,8 @@ class VilleOdometer(_RenyiOdometer):
 
         # Each step leaves the loss above the root, or where rounding moved it: the check below decides. So any number
         # of steps is sound: a test compares 12 with a bisection. A fixed number keeps the program short.
-        found = jax.lax.fori_loop(0, 12, advance, jnp.where(start < jnp.inf, start, 1.0))
-        reading = found + rounding_of_reading() * (found + (1 + target) / powers[0])
+        root = jax.lax.fori_loop(0, 12, advance, jnp.where(start < jnp.inf, start, 1.0))
+        reading = root + rounding_of_reading() * (root + (1 + target) / powers[0])
         # Rounding of the mixture's logarithm: a weight's, a share's and the sum's logarithms, and exponents up to
         # the target's size.
         enough = log_mixture(reading)[0] >= target + 64 * roundoff() * (1 + target)
@@ -528,7 +528,7 @@ class StitchedOdometer(_TimeUniformOdometer):
     6.58
     """
 
-    given: float | None
+    start: float | None
 
     def __init__(self, delta: ArrayLike, start: float | None = None, mechanism_delta: ArrayLike = 0.0) -> None:
         if start is not None:
@@ -537,7 +537,7 @@ class StitchedOdometer(_TimeUniformOdometer):
         self._fill(_open_time_uniform(delta, mechanism_delta), None if start is None else float(start))
 
     def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
-        least = as_float64(start if self.given is None else self.given)
+        least = as_float64(start if self.start is None else self.start)
         variance = jnp.maximum(variance, least)
         epochs = jnp.log(jnp.log(2 * variance / least))
         return 1.7 * jnp.sqrt(variance * (epochs + 0.72 * (math.log(5.2) + self.state.log_inverse_delta.value())))
@@ -586,10 +586,10 @@ class RogersOdometer(_TimeUniformOdometer):
     def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
         least, scale = float(self.examples) ** -2, self._scale()
         # The last epoch may end a rounding later: sums are rounded up, and the proof has a third of delta' to spare.
-        within = (variance >= least) & (variance <= 1 + 2.0**-30)
+        is_inner = (variance >= least) & (variance <= 1 + 2.0**-30)
         inside = 2 * variance * (1 + math.log(3) / 2) * scale
         beyond = 2 * (least + variance) * (1 + jnp.log1p(variance / least) / 2) * scale
-        return jnp.sqrt(jnp.where(within, inside, beyond))
+        return jnp.sqrt(jnp.where(is_inner, inside, beyond))
 
     def _highest(
         self, since: Float[Array, ""], variance: Float[Array, ""], start: Float[Array, ""]
@@ -646,8 +646,8 @@ def _add_cost(state: TimeUniformState, cost: Cost, first: ArrayLike) -> tuple[Ar
     sums = [
         total.replace_where(value, granted & (each != 0)) for total, value, each in zip(old, new, added, strict=True)
     ]
-    # Within a sequence in one call the first mechanism that is not free cannot be told apart: the sequence's first
-    # entry counts, or, where that is free, all of it at once.
+    # A sequence in one call does not show which of its mechanisms is the first that is not free: its first entry
+    # counts, or, where that is free, all of it at once.
     step = jnp.ravel(as_float64(first))[0]
     opens = granted & (state.start == 0) & (added[0] > 0)
     chosen = jnp.where(step > 0, step, added[0]).astype(jnp.float32)
@@ -661,8 +661,8 @@ def _read_boundary(
     state = odometer.state
     reading = (boundary + drift) * (1 + rounding_of_reading())
     # Once the mechanisms' own failures may exceed their part of delta nothing is promised: the reading is inf.
-    within = (delta <= state.delta_budget.value()) & (state.log_inverse_delta.value() < jnp.inf)
-    known = within & (reading >= 0)
+    fits = (delta <= state.delta_budget.value()) & (state.log_inverse_delta.value() < jnp.inf)
+    known = fits & (reading >= 0)
     return jnp.where(variance + drift + delta == 0, 0.0, jnp.where(known, reading, jnp.inf))
 
 

@@ -277,7 +277,7 @@ class SpendRemaining(_PlainPolicy):
 
 def is_rise(answer: ArrayLike, query_noise: ArrayLike, best: ArrayLike) -> Bool[Array, ""]:
     """Returns whether a noisy count is higher than the best one so far by more than noise explains."""
-    # Three standard deviations: Lécuyer (2021), section 5.1. Sound for any value.
+    # Three standard deviations: Lécuyer (2021), section 5.1. Any value is sound.
     return jnp.asarray(answer, jnp.float32) - 3.0 * query_noise > best
 
 
@@ -337,9 +337,9 @@ class _Levelled(_PlainPolicy):
         """Settings of all levels; if these are many, some that cost no less than the others."""
         least, most = self._range()
         # Twelve levels at most: one by one from the least, which is the costliest, then each 1.3 times farther from it.
-        # A setting between two is paid for as the costlier, and all beyond the last as the last: sound for any values.
-        apart = np.maximum(np.arange(12), 1.3 ** np.arange(12) - 1).astype(int)
-        levels = [least + int(step) for step in np.unique(apart) if step <= most - least]
+        # A setting between two is paid for as the costlier, and all beyond the last as the last: any values are sound.
+        distances = np.maximum(np.arange(12), 1.3 ** np.arange(12) - 1).astype(int)
+        levels = [least + int(step) for step in np.unique(distances) if step <= most - least]
         settings = [self.setting(Levels(jnp.int32(level), jnp.zeros(())), 0) for level in levels]
         return tuple((float(noise), float(rate)) for noise, rate in settings)
 
@@ -462,9 +462,9 @@ class AdaptiveBatchSize(_Levelled):
 
 def _levels(initial: float, least: float, most: float, increment: float) -> tuple[int, int]:
     """Returns the lowest and the highest level; the last one may be cut short by the bound."""
-    down, up = (min((end - initial) / increment * sign, 2.0**30) for end, sign in ((least, -1), (most, 1)))
+    falls, rises = (min((end - initial) / increment * sign, 2.0**30) for end, sign in ((least, -1), (most, 1)))
     # A quotient that should be whole may come out a rounding above.
-    return -math.ceil(down - 1e-9), math.ceil(up - 1e-9)
+    return -math.ceil(falls - 1e-9), math.ceil(rises - 1e-9)
 
 
 # ----------------------------------------------------------------------------------------------------

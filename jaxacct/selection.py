@@ -43,7 +43,7 @@ DEEPEST = 60.0
 """Depth, in nats, below the largest f', or below a probability of 1, from which it does not matter how deep one is."""
 
 FINE = np.concatenate([np.linspace(0.0, 0.5, 5000, endpoint=False), 1 - np.geomspace(0.5, 1e-15, 15_000), [1.0]])
-"""A grid from 0 to 1, ever finer towards 1, between whose points levels are interpolated. Sound for any grid."""
+"""A grid from 0 to 1, ever finer towards 1, between whose points levels are interpolated. Any grid is sound."""
 
 
 class Trials(abc.ABC):
@@ -331,7 +331,7 @@ def _as_number(value: Any) -> float:
 # ----------------------------------------------------------------------------------------------------
 
 LEVELS = 8000
-"""Number of levels of F between which f' is bounded by its ends. Sound for any value.
+"""Number of levels of F between which f' is bounded by its ends. Any value is sound.
 
 The loss of tightness falls as their number rises: for a hundred runs it is on average 5 % of epsilon at 1,000 levels,
 and 0.7 % here.
@@ -341,11 +341,11 @@ MARGIN = 1e-12
 """Relative error allowed for sums of a few hundred positive numbers, which is more than they have."""
 
 SLACK = 1e-6
-"""Relative error allowed for the chords between ratios that are at least 1e-5 apart, which is more than they have."""
+"""Relative error allowed for the chords between ratios at a distance of 1e-5 or more, which is more than they have."""
 
 
 LARGEST = 600.0
-"""Epsilon, in nats, above which an upper bound is infinite, and a lower bound on delta is 0. Sound for any value."""
+"""Epsilon, in nats, above which an upper bound is infinite, and a lower bound on delta is 0. Any value is sound."""
 
 
 @dataclass(frozen=True)
@@ -366,12 +366,12 @@ class OneWay:
     def of(cls, epsilons: np.ndarray, forth: Bounds, back: Bounds) -> OneWay:
         """Returns the profile from bounds on delta of one run at ``epsilons`` (n,), rising from 0, forth and back."""
         # Ratios are rounded to the side where H is smaller, and so is c in 1 - c + c H'(1/c).
-        up = np.exp(epsilons) * (1 + MARGIN)
-        down = (1 / up) * (1 - MARGIN)
-        reverse = (1 - down + down * np.minimum(np.asarray(back.upper), 1.0)) * (1 + MARGIN)
+        rising = np.exp(epsilons) * (1 + MARGIN)
+        falling = (1 / rising) * (1 - MARGIN)
+        reverse = (1 - falling + falling * np.minimum(np.asarray(back.upper), 1.0)) * (1 + MARGIN)
         above = np.concatenate([[1.0], reverse[::-1], np.asarray(forth.upper)])
-        below = np.concatenate([np.zeros(1 + len(down)), np.asarray(forth.lower) * (1 - MARGIN)])
-        return cls(np.concatenate([[0.0], down[::-1], up]), np.minimum(above, 1.0), below)
+        below = np.concatenate([np.zeros(1 + len(falling)), np.asarray(forth.lower) * (1 - MARGIN)])
+        return cls(np.concatenate([[0.0], falling[::-1], rising]), np.minimum(above, 1.0), below)
 
     def least(self, levels: np.ndarray) -> np.ndarray:
         """Returns b: a lower bound on Q(E) for each P(E)."""
@@ -421,7 +421,7 @@ class Selection:
 
     def least_epsilon(self, delta: float) -> float:
         """Returns an upper bound on epsilon at ``delta``."""
-        # Relative distance of an epsilon from above to the least epsilon that the bound allows. Sound for any value.
+        # Relative distance of an epsilon from above to the least epsilon that the bound allows. Any value is sound.
         close = 1e-7
 
         # Doubling until delta is small enough, then bisection. What is returned has been checked, so no monotonicity of
@@ -444,14 +444,14 @@ class Selection:
     @functools.cached_property
     def _events(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns gains and costs: for each E and T, (1) is at least the lesser of two values of gain - e^eps cost."""
-        # Shares of all other results that E may have in a lower bound. Sound for any values in [0, 1].
+        # Shares of all other results that E may have in a lower bound. Any values in [0, 1] are sound.
         shares = np.linspace(0.0, 1.0, 9)
         c, above, below = self.way.ratios, self.way.above, self.way.below
         falls, middle = np.diff(c), c[1:-1]
         most = np.minimum((above[:-1] - below[1:]) / falls, 1.0)[:-1] * (1 + SLACK)
         least = np.maximum((below[1:-1] - above[2:]) / falls[1:], 0.0) * (1 - SLACK)
-        apart = np.minimum(falls[:-1], falls[1:]) > 1e-5 * middle  # so that neither is below 1
-        known = np.flatnonzero((below[1:-1] > 0) & apart)
+        is_distinct = np.minimum(falls[:-1], falls[1:]) > 1e-5 * middle  # so that neither is below 1
+        known = np.flatnonzero((below[1:-1] > 0) & is_distinct)
         c, h, most, least = middle[known], below[1:-1][known] * (1 - SLACK), most[known], least[known]
         # E is one of these events, with a share of all other results, which a coin decides that each run tosses
         # besides.
@@ -476,7 +476,7 @@ def pair_of(selections: list[Selection], least: float) -> tuple[np.ndarray, np.n
     are formed in rational arithmetic, for floats lose the masses of rare losses. The rounding to floats in the end is
     less, relatively, than the margin by which the bounds are raised.
     """
-    # Number of epsilons, between which the profile of a search's pair lies on chords. Sound for any value.
+    # Number of epsilons, between which the profile of a search's pair lies on chords. Any value is sound.
     number = 96
     # Smallest mass of a pair's outcome; a smaller one becomes 0, so that no pair holds subnormal numbers.
     smallest = 1e-290
@@ -501,8 +501,8 @@ def pair_of(selections: list[Selection], least: float) -> tuple[np.ndarray, np.n
     slopes = [_slope(one, two) for one, two in itertools.pairwise(hull)] + [Fraction(0)]
     rises = [after - before for before, after in itertools.pairwise(slopes)]
     # The mass beyond the hull's ends has an infinite loss, one way or the other.
-    told = [rise * u for rise, (u, _) in zip(rises, hull[1:], strict=True)] + [hull[-1][1], Fraction(0)]
-    p, q = np.array(told, np.float64), np.array([*rises, Fraction(0), 1 + slopes[0]], np.float64)
+    masses = [rise * u for rise, (u, _) in zip(rises, hull[1:], strict=True)] + [hull[-1][1], Fraction(0)]
+    p, q = np.array(masses, np.float64), np.array([*rises, Fraction(0), 1 + slopes[0]], np.float64)
     return np.where(p < smallest, 0.0, p), np.where(q < smallest, 0.0, q)
 
 

@@ -141,7 +141,7 @@ def calibrate(
         """Returns the share of the budget that the parameter e^setting takes."""
         return make_accountant().compose(make_event(math.exp(setting))).get_epsilon(delta) / epsilon
 
-    found = least_by_secants(cost, math.log(start), close=tolerance, rounds=40)
-    if found == math.inf:
+    log_value = least_by_secants(cost, math.log(start), close=tolerance, rounds=40)
+    if log_value == math.inf:
         raise ValueError(f"epsilon = {epsilon} at delta = {delta} was reached by no parameter that was tried.")
-    return math.exp(found)
+    return math.exp(log_value)

@@ -85,9 +85,9 @@ def stand_in(package: str, needed_for: str) -> type:
     return Absent
 
 
-def upper_end(found: Any) -> float:
+def upper_end(bounds: Any) -> float:
     """Returns the upper bound that an accountant's answer is or has."""
-    return float(found.upper if isinstance(found, Bounds) else found)
+    return float(bounds.upper if isinstance(bounds, Bounds) else bounds)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -147,11 +147,11 @@ def join_parts(parts: Parts) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ..
     # Members of a group differ in numbers alone: one mechanism with arrays for fields stands for them.
     for members in groups.values():
         kind, _, static, inner = members[0][0]
-        within = join_parts(dict(inner)) if inner else ()
+        inner_mechanisms = join_parts(dict(inner)) if inner else ()
         counts = [count for _, count in members]
         columns = list(zip(*(part.fields for part, _ in members), strict=True))
         if len(members) == 1:
-            mechanisms.append(kind(*within, *(column[0] for column in columns), **dict(static)))
+            mechanisms.append(kind(*inner_mechanisms, *(column[0] for column in columns), **dict(static)))
             steps.append(counts[0])
         else:
             mechanisms.append(kind(*(np.array(column, np.float64) for column in columns), **dict(static)))
@@ -313,7 +313,10 @@ def _poisson_sampled(event: object) -> Parts:
     part = _run_once(parts)
     if part is not None and part.kind is GaussianMixture:
         noise, shifts, chances = part.fields
-        return one(GaussianMixture, noise, (0.0, *shifts), _mix_with_absence(rate, chances))
+        # The mixture runs with probability ``rate``; before its shifts stands the shift 0 of its absence.
+        rate_up, weight = round_up(rate), math.fsum(chances)
+        mixed = (1 - rate_up, *(rate_up * chance / weight for chance in chances))
+        return one(GaussianMixture, noise, (0.0, *shifts), mixed)
     forms = (PoissonSubsampledGaussian, PoissonSubsampledLaplace, PoissonSubsampledDP, PoissonSubsampled)
     return _in_sampled_form(parts, rate, *forms)
 
@@ -385,13 +388,6 @@ def _gaussian_on_sample(event: object, rate: Fraction, refusal: str) -> tuple[Pa
     if part is None or part.kind is not Gaussian:
         raise UnknownEvent(event, f"event = {event!r} {refusal}")
     return parts, part.fields[0]
-
-
-def _mix_with_absence(rate: Fraction, chances: tuple[float, ...]) -> tuple[float, ...]:
-    """Returns the probabilities of a mixture that runs with probability ``rate``, preceded by that of its absence."""
-    q = round_up(rate)
-    total = math.fsum(chances)
-    return (1 - q, *(q * chance / total for chance in chances))
 
 
 def _one_noise(parts: Parts) -> float:
@@ -475,7 +471,7 @@ def _discrete_gaussian(event: object) -> Parts:
     steps, reach = math.floor(sensitivity), Fraction(sensitivity) ** 2 / Fraction(sigma) ** 2 / 2
     if dimension == 1 and steps == 0:  # integers do not move by less than 1
         return {}
-    # A wider law of its own than 1700 takes long; zCDP is sound for any scale.
+    # A wider law of its own than 1700 takes long; zCDP is sound at every scale.
     if dimension == 1 and sigma <= 1700.0 and steps <= LARGEST_SENSITIVITY:
         return one(DiscreteGaussian, sigma, sensitivity=steps)
     return one(ZeroConcentratedDP, round_up(reach), 0.0)
@@ -484,10 +480,10 @@ def _discrete_gaussian(event: object) -> Parts:
 def _tree(event: object) -> Parts:
     """Tree aggregation over a single epoch: the deepest tree, as each record is in one tree only."""
     noise = _number_field(event, "noise_multiplier")
-    given = _field(event, "step_counts")
-    counts = list(given) if isinstance(given, Sequence) or np.ndim(given) else [given]
+    steps = _field(event, "step_counts")
+    counts = list(steps) if isinstance(steps, Sequence) or np.ndim(steps) else [steps]
     if not counts:
-        raise ValueError(f"{name_of(event)}.step_counts = {given!r} holds no tree: give a number of steps for each.")
+        raise ValueError(f"{name_of(event)}.step_counts = {steps!r} holds no tree: give a number of steps for each.")
     most = max(validation.check_whole(count, "step_counts", 0, MOST_STEPS, "the numbers of steps") for count in counts)
     return one(TreeAggregation, noise, most.bit_length()) if most else {}
 

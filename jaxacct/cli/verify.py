@@ -233,7 +233,7 @@ def certify(arguments: argparse.Namespace) -> Report:
         raise ValueError("SPEC is missing: give a file of a spec, a report, a history or an event; or --check FOLDER.")
     folder = pathlib.Path(arguments.out or "certificate")
     from jaxacct import certificates, specs
-    from jaxacct.certificates import HTML, check_free, html
+    from jaxacct.certificates.folders import HTML, check_free, html
 
     check_free(folder, overwrite=arguments.overwrite)
     certificate = certificates.certify(specs.combined([specs.read(name) for name in arguments.spec], **settings))
@@ -247,7 +247,7 @@ def certify(arguments: argparse.Namespace) -> Report:
 def _check_folder(folder: str) -> Report:
     """Checks a folder, and returns the report on it."""
     from jaxacct import certificates
-    from jaxacct.certificates import HTML
+    from jaxacct.certificates.folders import HTML
 
     result = certificates.check(folder)
     certificate = result.certificate
@@ -268,7 +268,8 @@ def _pictures(certificate: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     import numpy as np
 
     from jaxacct import plot
-    from jaxacct.certificates import attack_curve, for_print
+    from jaxacct.certificates.claims import attack_curve
+    from jaxacct.certificates.folders import for_print
 
     try:
         plot.require_matplotlib()

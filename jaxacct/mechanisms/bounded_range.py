@@ -510,15 +510,21 @@ def block(mechanism: Any, count: Any) -> tuple[Mechanism, Any]:
     return RangeBlock(mechanism.epsilon, count, 1.0, 1.0), jnp.where(known, 1.0, jnp.nan)
 
 
-def without_choice(pair: DominatingPair, times: Any) -> DominatingPair:
-    """Returns a pair that may be composed ``times`` times, whose law from below is attained by all of its runs at once.
+RANGES = (RangeRunPair, RangeBlockPair)
+"""The pairs of runs of exponential mechanisms: each is the worst of many, of which one adversary attains one."""
 
-    A pair of a composition by itself may be that of the run, or block, whose losses are chosen by those of all others.
-    Of one that is composed with itself, or with another such, not all can be the last.
+
+def without_choice(pairs: DominatingPair, spread: float) -> DominatingPair:
+    """Returns pairs that may be composed with themselves: all of their runs attain the law from below at once.
+
+    Pairs of a composition by itself may be those of the run, or block, whose losses are chosen by those of all others.
+    Of pairs that are composed with themselves, or with other such, not all can be the last. So from below each run has
+    two fixed losses, those that suit runs of this spread in all. Other pairs are returned as they are.
     """
-    if not isinstance(pair, (RangeRunPair, RangeBlockPair)):
-        return pair
-    return replace(pair, is_last=0 * pair.is_last, spread=pair.spread * np.maximum(times, 1.0))
+    if not isinstance(pairs, RANGES):
+        return pairs
+    shape = np.shape(pairs.spread)
+    return replace(pairs, is_last=np.zeros(shape), spread=np.full(shape, spread))
 
 
 def _broadcast_rows(span: Any, count: Any) -> tuple[Any, Any]:

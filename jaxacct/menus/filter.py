@@ -244,7 +244,7 @@ def _reading(state: MenuState, budget: int, epsilon: float) -> Array:
 # ----------------------------------------------------------------------------------------------------
 
 READINGS = 128
-"""Steps of the reading. Sound for any value; more make it finer."""
+"""Steps of the reading. Any value is sound; more make it finer."""
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -293,7 +293,7 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
     if not menu.budget or not menu.epsilon:
         return menu, (0.0,) + (menu.epsilon,) * READINGS
     # The curve's shape is taken at a tenth of delta, and a tenth of the budget is read at once: to read less for the
-    # very first releases would cost all later ones more. Sound for any shares.
+    # very first releases would cost all later ones more. Any shares are sound.
     menu, delta = _in_blocks(menu), menu.delta * 0.1
     squares = (np.arange(READINGS + 1) / READINGS + 0.1) / 1.1
     mu = float(gaussian_mu(menu.epsilon, delta))
@@ -312,12 +312,12 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
             return float(game.solve(costs, budget, epsilons=judged).values[budget])
 
         # Only a budget whose value was found to be at most delta is returned, after eight solutions or within 2e-3 of
-        # log delta, whose slope in minus the budget's logarithm is about -8. Sound for any numbers.
+        # log delta, whose slope in minus the budget's logarithm is about -8. Any numbers are sound.
         most = min(menu.budget, MOST_LEVELS)
-        found = least_by_secants(
+        log_share = least_by_secants(
             lambda u: value(_units(u, most)) / menu.delta, -math.log(0.9 * most), close=2e-3, rounds=8, slope=-8.0
         )
-    budget = _units(found, most) if math.isfinite(found) else 0
+    budget = _units(log_share, most) if math.isfinite(log_share) else 0
     if budget < max(costs):
         raise ValueError(
             f"epsilon = {menu.epsilon:g} is less than an odometer reads after a block of each item at delta = "
@@ -333,7 +333,7 @@ def _in_blocks(menu: Menu) -> Menu:
         return menu
     (item,) = paid
     runs = menu.budget // item.cost
-    # At most 1,024 blocks: a plan needs none, and the odometer solves a level for each. Sound for any number.
+    # At most 1,024 blocks: a plan needs none, and the odometer solves a level for each. Any number is sound.
     count = -(-runs // 1024)
     block = replace(item, count=count, cost=1, alone=item.alone / count)
     return replace(menu, items=tuple(block if it is item else it for it in menu.items), budget=runs // count)

@@ -31,8 +31,8 @@ On a lattice. Each item is a measure above its loss (or below it, for a lower bo
 in the order of :mod:`jaxacct.prv`, so the program above is exact there, and bounds the game on its side. These errors
 remain:
 
-* Infinite losses, and mass counted as such, are added up apart: at most I_R over all paths (union bound). From here on
-  V is that of the finite losses. From below they are put at the last point of the lattice.
+* Infinite losses, and mass counted as such, have a sum of their own: at most I_R over all paths (union bound). From
+  here on V is that of the finite losses. From below the infinite ones lie at the last point of the lattice.
 * Window. F is convex, F(0) = 0 and F(x) <= x, so its slope is at most 1: above the window V(L) <= 1 - e^(b - L) (1 -
   V(b)), b its end; and F(x)/x rises: below it V(L) <= V(a). From below: the value of stopping, and 0.
 * Tilt. The program runs on W = V e^(-t L), with weights p e^(t y), which makes a delta of 1e-12 as precise as any. With
@@ -58,8 +58,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Int
 
 from jaxacct import validation
-from jaxacct.composition import ForDelta, directed_parts, facts_of, laws_for, length_class
-from jaxacct.mechanisms import Gaussian, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
+from jaxacct.composition import ForDelta, Parts, directed_parts, facts_of, laws_for, length_class
+from jaxacct.mechanisms import Gaussian, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace, bounded_range
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.numerics.precision import (
     FUNCTION,
@@ -166,25 +166,25 @@ def solve(
     flushed = 8 * n * TINY
     # The relative error of exp of an exponent that rounds, and of a few products.
     relative = 4 * FUNCTION + 4 * u * t * jnp.max(jnp.abs(at))
-    up = 1 + relative
-    safe, sign = jnp.where(is_upper, up, 1 - relative), jnp.where(is_upper, 1.0, -1.0)
+    rounding_factor = 1 + relative
+    safe, sign = jnp.where(is_upper, rounding_factor, 1 - relative), jnp.where(is_upper, 1.0, -1.0)
     masses = jnp.sum(losses.weights, axis=-1) * (1 + 2 * n * u)
     wrong = masses * (3 * transform_error(n) + 16 * u) * (1 + 1e-9)
-    # What every level needs is made here: inside the loop the compiler might make it again at each level. From below
-    # there is no ceiling, and nothing beyond the window but stopping.
+    # The terms that every level needs stand here: inside the loop the compiler might compute them again at each level.
+    # From below there is no ceiling, and nothing beyond the window but stopping.
     transforms = jnp.conj(jnp.fft.rfft(losses.weights)) * safe[..., None]
     decay = jnp.exp(-t * at)
-    ceiling, raised = jnp.where(is_upper, decay * up, jnp.inf), jnp.where(is_upper, flushed, 0.0)
-    higher = jnp.where(is_upper, decay * -jnp.expm1(-beyond) * up + flushed, 0.0)
-    higher_by = jnp.where(is_upper, decay * jnp.exp(-beyond) * up, 0.0)
-    steeper = jnp.where(is_upper, jnp.exp(t * (low - at)) * up, 0.0)
+    ceiling, raised = jnp.where(is_upper, decay * rounding_factor, jnp.inf), jnp.where(is_upper, flushed, 0.0)
+    higher = jnp.where(is_upper, decay * -jnp.expm1(-beyond) * rounding_factor + flushed, 0.0)
+    higher_by = jnp.where(is_upper, decay * jnp.exp(-beyond) * rounding_factor, 0.0)
+    steeper = jnp.where(is_upper, jnp.exp(t * (low - at)) * rounding_factor, 0.0)
     peak = log_peak(t)
 
     def stopped_at(epsilon: Array) -> Array:
         return jnp.maximum(-jnp.expm1(epsilon - at), 0.0) * decay * safe
 
     # One step solves one level r, a budget of r units, from the levels r - c_j, whose transforms the ring still holds.
-    # The invariant: at every point of the window ``whole`` bounds W_r on the side asked for, all errors included. It
+    # The invariant: at every point of the window ``tilted`` bounds W_r on the side asked for, all errors included. It
     # ends at the first level whose value exceeds delta, or at ``most``.
     def advance(state: _GameState) -> _GameState:
         r = state.level
@@ -195,7 +195,7 @@ def solve(
         bounds = losses.total * state.bounds[:, index] * (1 + 4 * u)
         bound = jnp.maximum(bound, jnp.max(jnp.where(can, bounds, 0.0), axis=1, keepdims=True))
         infinite = jnp.max(jnp.where(can, state.infinite[:, index] + losses.infinite, 0.0), axis=1) * (1 + 4 * u)
-        error = (wrong * state.norms[:, index] + losses.slack * state.bounds[:, index] + flushed) * up
+        error = (wrong * state.norms[:, index] + losses.slack * state.bounds[:, index] + flushed) * rounding_factor
         error = jnp.where(can, sign * error * (1 + 4 * u), -jnp.inf)
         spectra = [state.spectra[:, index[j] % ring] * transforms[:, j] for j in range(items)]
         played = jnp.fft.irfft(jnp.stack(spectra), n)
@@ -206,22 +206,22 @@ def solve(
         highest = jnp.where(is_upper, bound, jnp.inf)
         best = jnp.minimum(best, jnp.minimum(ceiling, highest)) + raised
         # Outside the window, tilted: above it V(L) <= 1 - e^(b - L) (1 - V(b)), below it V(L) <= V(a).
-        edge = jnp.minimum(best[:, window.last] / decay[:, window.last] * up[:, 0], 1.0)[:, None]
+        edge = jnp.minimum(best[:, window.last] / decay[:, window.last] * rounding_factor[:, 0], 1.0)[:, None]
         above = jnp.maximum(stopped, higher + higher_by * edge)
         below = jnp.minimum(best[:, window.first][:, None] * steeper, highest)
-        whole = jnp.where(before, below, jnp.where(after, above, best))
-        value = jnp.max(whole[:, -window.start] + infinite) * (1 + sign * 4 * u)
+        tilted = jnp.where(before, below, jnp.where(after, above, best))
+        value = jnp.max(tilted[:, -window.start] + infinite) * (1 + sign * 4 * u)
         value = jnp.where(jnp.isnan(value), jnp.where(is_upper, jnp.inf, 0.0), value)
         # The norm is taken in units of about the largest entry, plus what may be flushed of the squares.
         unit = jnp.maximum(bound, TINY)
-        squares = jnp.sum((whole * (1 / unit)) ** 2, axis=1, keepdims=True) + n * TINY
+        squares = jnp.sum((tilted * (1 / unit)) ** 2, axis=1, keepdims=True) + n * TINY
         norms = unit * jnp.sqrt(squares) * (1 + 4 * n * u) + TINY
         return _GameState(
             r + 1,
             (value <= delta) & (r < most),
             stopped,
             state.values.at[r].set(value),
-            state.spectra.at[:, r % ring].set(jnp.fft.rfft(whole)),
+            state.spectra.at[:, r % ring].set(jnp.fft.rfft(tilted)),
             state.norms.at[:, r].set(norms[:, 0]),
             state.bounds.at[:, r].set(bound[:, 0]),
             state.infinite.at[:, r].set(infinite),
@@ -239,7 +239,7 @@ def solve(
 # ----------------------------------------------------------------------------------------------------
 # Whole costs: units that a block of each item costs, so that the game's budget is a whole number.
 #
-# Every choice here is sound for any value: costs decide how much of a budget is wasted, and how long the game takes.
+# Every choice here is sound: costs decide how much of a budget is wasted, and how long the game takes.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -280,15 +280,15 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
     >>> sizes_and_costs([2670.0, 4870.0], [None, None])
     ((8, 56), (6, 23))
     """
-    given = [number / size for number, size in zip(runs, sizes, strict=True) if size]
-    if given:
-        costs = iter(whole_costs(given))
+    fixed = [number / size for number, size in zip(runs, sizes, strict=True) if size]
+    if fixed:
+        costs = iter(whole_costs(fixed))
         known: list[int | None] = [next(costs) if size else None for size in sizes]
         units = min(c * n / size for c, n, size in zip(known, runs, sizes, strict=True) if c and size)
     else:
         # Sizes of blocks are chosen for a budget of about 2,000 units, or 512 for each run where it pays for few.
         known, units = [None] * len(sizes), min(2000, 512 * min(runs))
-    found = []
+    blocks = []
     # Sizes and costs that the caller fixed stay; for the others the least wasteful ones are sought.
     for number, size, cost in zip(runs, sizes, known, strict=True):
         if size is None or cost is None:
@@ -299,20 +299,20 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
             size, cost = min(
                 tried, key=lambda pair: abs(pair[1] * number / (pair[0] * units) - 1) + pair[1] / units / 4
             )
-        found.append((size, cost))
-    return tuple(size for size, _ in found), tuple(cost for _, cost in found)
+        blocks.append((size, cost))
+    return tuple(size for size, _ in blocks), tuple(cost for _, cost in blocks)
 
 
 # ----------------------------------------------------------------------------------------------------
 # Losses on the lattice: those of a menu's items as measures on the multiples of one h, above and below the true ones.
 #
 # :func:`window_for` chooses the lattice, and nothing about its choice can break a bound, but for the exactness of the
-# multiples of h (:func:`_round_mesh`); :func:`put_on_grid` moves masses to the lattice, in the order that the
-# side needs that is asked for.
+# multiples of h (:func:`_round_mesh`); :func:`put_on_grid` moves masses to the lattice, up for an upper bound and down
+# for a lower one.
 # ----------------------------------------------------------------------------------------------------
 
 ORDERS = np.exp2(np.linspace(-8.0, 24.0, 81))
-"""Orders of the tilt that choices are made among. Sound for any values."""
+"""Orders among which the tilt is chosen. Any values are sound."""
 
 PEAKS = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
 """Logarithms of the greatest ratio of (1 - e^(eps - L))+ to e^(t (L - eps)), for each order t."""
@@ -331,31 +331,56 @@ class Guarantee(NamedTuple):
 
 def masses_of(block: Sum) -> tuple[np.ndarray, np.ndarray]:
     """Returns a block's losses and the masses above, (points,), for choices that no bound depends on."""
-    found: Any = block
-    losses = found.first + found.mesh * np.arange(found.rows.shape[1])
-    weights = found.rows[0]
+    rows: Any = block
+    losses = rows.first + rows.mesh * np.arange(rows.rows.shape[1])
+    weights = rows.rows[0]
     with np.errstate(all="ignore"):
-        masses = weights * np.exp(found.log_mass[0] - found.order * losses)
+        masses = weights * np.exp(rows.log_mass[0] - rows.order * losses)
     # Below 1e-14 of the largest weight a transform's rounding is all there is.
     return losses, np.where(weights > 1e-14 * np.max(weights), np.minimum(masses, 1.0), 0.0)
 
 
 def blocks_of(
-    items: Sequence[tuple[Mechanism, int]], shares: Sequence[float], relation: Relation, epsilon: float
+    items: Sequence[tuple[Mechanism, int]],
+    shares: Sequence[float],
+    relation: Relation,
+    epsilon: float,
+    *,
+    from_below: bool = False,
 ) -> list[list[Sum]]:
     """Returns the losses of items (a mechanism and how often it is run) for each direction of ``relation``.
 
-    The losses of a direction are tilted alike, as suits a run in which each item occurs as often as ``shares`` say. In
-    the scope of programs.
+    The losses of a direction are tilted alike, as suits a run in which each item occurs as often as ``shares`` say.
+    With ``from_below`` the lower ones are the losses of mechanisms in every game. In the scope of programs.
     """
     every = [directed_parts(mechanism, count, relation) for mechanism, count in items]
+    if from_below:
+        every = _repeatable(every, shares)
     rows = []
     # A row for each direction, with the block of every item.
     for direction in range(max(map(len, every))):
         # One pair stands for both directions where they mirror one another.
         of_items = [parts[direction % len(parts)] for parts in every]
-        rows.append([leave_scope(found) for found in sum_each(of_items, shares, epsilon, LEAST)])
+        rows.append([leave_scope(block) for block in sum_each(of_items, shares, epsilon, LEAST)])
     return rows
+
+
+def _repeatable(compositions: Sequence[list[Parts]], shares: Sequence[float]) -> list[list[Parts]]:
+    """Returns items' parts such that from below their losses are those of mechanisms, however often each is run.
+
+    The pair of exponential mechanisms is the worst of many. From below the widest run or block of a composition may
+    have its losses, as that of an adversary who sees all others' first (:mod:`jaxacct.mechanisms.bounded_range`). In a
+    game there is always one more to come. So none has them here, but the two losses that suit the runs of all items.
+    """
+    ranges, spread = (RangeRunPair, RangeBlockPair), 0.0
+    for directions, share in zip(compositions, shares, strict=True):
+        spreads = [float(np.max(pairs.spread)) for pairs, _ in directions[0] if isinstance(pairs, ranges)]
+        spread += share * max(spreads, default=0.0)
+
+    return [
+        [tuple((bounded_range.without_choice(pairs, spread), count) for pairs, count in parts) for parts in directions]
+        for directions in compositions
+    ]
 
 
 def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
@@ -387,7 +412,7 @@ def window_for(
     """Returns the window for items' losses, in each direction, and the number of points of its circle.
 
     Paths come below -a with a probability of at most e^-a, and are then worth about delta e^(-t a), t the order that
-    bounds delta best. Every number here is sound for any value, but for the most points (:func:`_round_mesh`).
+    bounds delta best. Every choice of these numbers is sound, but for the most points (:func:`_round_mesh`).
     """
     number = max(plays)
     # The share of delta that may be lost by cutting all blocks' losses, and by the window: mass that is cut counts as
@@ -435,7 +460,7 @@ def window_for(
 def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: float) -> float:
     """Returns the order whose Rényi bound on delta is least, for so many blocks."""
     known = masses > 0
-    orders, peaks = ORDERS[::3], PEAKS[::3]  # few enough are tried. Sound for any
+    orders, peaks = ORDERS[::3], PEAKS[::3]  # few enough are tried; any are sound
     exponents = orders[:, None] * losses[known]  # some tens of megabytes, so kept once
     exponents += np.log(masses[known])
     top = exponents.max(axis=1)
@@ -447,12 +472,12 @@ def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: f
 def losses_on(rows: Sequence[Sequence[Sum]], window: Window, points: int, side: int) -> Losses:
     """Returns the blocks' losses on the lattice, above (``side`` 0) or below (1)."""
     least, most = -window.first, np.int32(points - 1 - window.last)
-    found = [
+    placed = [
         # Each block in each direction is put on the lattice by itself: one compiled program for all.
         [put_on_grid(points, not side, block, window.mesh, least, most, order) for block in row]
         for row, order in zip(rows, window.order, strict=True)
     ]
-    arrays: list[Any] = [np.asarray([[leave_scope(item[i]) for item in row] for row in found]) for i in range(4)]
+    arrays: list[Any] = [np.asarray([[leave_scope(item[i]) for item in row] for row in placed]) for i in range(4)]
     return Losses(*arrays)
 
 
@@ -608,7 +633,7 @@ def costlier(mechanism: Mechanism) -> Mechanism:
     noise = _noise_of(mechanism)
     if noise is None:
         return mechanism
-    kind, scale, rate = noise[0], _float32(noise[1], up=False), _float32(noise[2], up=True)
+    kind, scale, rate = noise[0], _float32(noise[1], round_up=False), _float32(noise[2], round_up=True)
     name = "scale" if kind is Laplace else "noise_multiplier"
     changed = {name: scale} if isinstance(mechanism, kind) else {name: scale, "sampling_rate": rate}
     same: Any = mechanism
@@ -628,12 +653,12 @@ def _noise_of(mechanism: Mechanism) -> Noise | None:
     return None
 
 
-def _float32(value: ArrayLike, *, up: bool) -> float:
+def _float32(value: ArrayLike, *, round_up: bool) -> float:
     exact = float(np.asarray(value))
     with np.errstate(over="ignore"):
         near = np.float32(exact)
-    if float(near) < exact if up else float(near) > exact:  # a finite number that float32 takes for infinite, too
-        near = np.nextafter(near, np.float32(np.inf if up else -np.inf))
+    if float(near) < exact if round_up else float(near) > exact:  # a finite number that float32 takes for infinite, too
+        near = np.nextafter(near, np.float32(np.inf if round_up else -np.inf))
     return float(near)
 
 

@@ -44,7 +44,7 @@ from jaxacct.numerics.root_search import bisect, bracket
 from jaxacct.prv.evolving import Sum
 
 MOST_LEVELS = 2**20
-"""Largest budget (units) that is looked at."""
+"""Largest budget (units) that a game is solved for."""
 
 solve_well = Program(solve.function, ("ring",), by=By.XLA)
 """The program :func:`.solve` as JAX compiles it by default."""
@@ -60,16 +60,27 @@ class Game:
     points: int
 
     @classmethod
-    def of(cls, items: Sequence[tuple[Mechanism, int]], plays: Sequence[float], guarantee: Guarantee) -> Game:
-        """Returns the game of blocks, for a budget that pays for about ``plays`` of each alone."""
-        blocks = [(costlier(mechanism), count) for mechanism, count in items]
+    def of(
+        cls,
+        items: Sequence[tuple[Mechanism, int]],
+        plays: Sequence[float],
+        guarantee: Guarantee,
+        *,
+        from_below: bool = False,
+    ) -> Game:
+        """Returns the game of blocks, for a budget that pays for about ``plays`` of each alone.
+
+        ``from_below`` says that the game is solved for lower bounds, which hold of some adversary.
+        """
+        # Above, an item pays for what float32 makes of its parameters, too.
+        blocks = [(mechanism if from_below else costlier(mechanism), count) for mechanism, count in items]
         shares = [number / len(items) for number in plays]
         # Tilts are made for more and more runs until one fits the window; every pass multiplies the shares, so it ends.
         while True:
-            rows = blocks_of(blocks, shares, guarantee.relation, guarantee.epsilon)
+            rows = blocks_of(blocks, shares, guarantee.relation, guarantee.epsilon, from_below=from_below)
             window, points = window_for(rows, plays, guarantee.epsilon, guarantee.delta)
             reach = max(guarantee.epsilon, -float(window.start * window.mesh))
-            # Float64 ends at about e^700. Sound for any number: a tilt that is too high makes values infinite.
+            # Float64 ends at about e^700. Any number is sound: a tilt that is too high makes values infinite.
             if np.max(window.order) * reach <= 500.0 or min(shares) > validation.MOST_COUNT:
                 return cls(guarantee, rows, window, points)
             # So few runs never come near epsilon, and the tilt that would bring them there has no bound.
@@ -109,11 +120,11 @@ class Game:
             judged[: most + 1] = epsilons
         # A longer game is compiled as JAX does by default: that takes half a second more, and five nanoseconds less for
         # each point of all levels, items and directions. Speed only.
-        found: Solved = (solve_well if work > 2e8 else solve)(
+        solved: Solved = (solve_well if work > 2e8 else solve)(
             ring, losses, np.asarray(costs, np.int32), judged, self.window,
             np.float64(self.guarantee.delta if epsilons is None else 1.0), np.int32(most), np.bool_(side == 0),
         )  # fmt: skip
-        return leave_scope(found)
+        return leave_scope(solved)
 
     def _costs_too_much(self, index: int) -> bool:
         """Returns whether one item alone seems to cost more than delta: a choice, and no bound."""
@@ -244,11 +255,11 @@ class Menu:
         item = self.items[index]
         return self.budget / (item.cost * item.alone) if 0 < item.cost < NEVER else float(not item.cost)
 
-    def game(self) -> Game:
+    def game(self, *, from_below: bool = False) -> Game:
         """Returns the game of the items that cost something, in the scope of programs."""
         paid = [item for item in self.items if 0 < item.cost < NEVER]
         blocks, plays = [(item.mechanism, item.count) for item in paid], [item.alone for item in paid]
-        return Game.of(blocks, plays, Guarantee(self.epsilon, self.delta, self.relation))
+        return Game.of(blocks, plays, Guarantee(self.epsilon, self.delta, self.relation), from_below=from_below)
 
     def fingerprint(self) -> str:
         """Returns a hash of all that the guarantee rests on, to be kept with a run."""
@@ -342,14 +353,14 @@ def certify(
         if len(costs) != len(pairs):
             raise ValueError(f"costs = {tuple(costs)} do not fit {len(pairs)} items: give one for each.")
         costs = [validation.check_whole(cost, "costs", 1, 2**20, "the units of a block") for cost in costs]
-    given = [None] * len(pairs) if costs is None else costs
-    offers = tuple(Offer(mechanism, count, cost) for (mechanism, count), cost in zip(pairs, given, strict=True))
+    known_costs = [None] * len(pairs) if costs is None else costs
+    offers = tuple(Offer(mechanism, count, cost) for (mechanism, count), cost in zip(pairs, known_costs, strict=True))
     return _certify(Guarantee(float(epsilon), float(delta), relation), offers)
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Item as it is asked for: None stands for what is to be chosen."""
+    """Item before its certification, with None for a number that :func:`certify` chooses."""
 
     mechanism: Mechanism
     count: int | None
@@ -374,10 +385,13 @@ def _certify(guarantee: Guarantee, offers: tuple[Offer, ...]) -> Menu:
 
 
 def limit(menu: Menu) -> int:
-    """Returns a budget that no certificate of the same costs can exceed: some adversary breaks any larger one.
+    """Returns a budget that no certificate of the same costs can exceed, whatever proves it.
 
-    Formal guarantee: with one unit more some adaptive choice from the menu is not (epsilon, delta)-DP, where each
-    mechanism's dominating pair is attained: a lower bound on the value of the same game.
+    Formal guarantee: with one unit more some adaptive choice from the menu is not (epsilon, delta)-DP, where the
+    mechanisms are :attr:`~jaxacct.Mechanism.tight`: a lower bound on the value of the same game, or of one item's runs.
+    A pair that is the worst of many mechanisms, as that of exponential mechanisms is, is attained by no adversary who
+    goes on. The game then has the losses of one of these mechanisms: the limit holds, and may lie a third above the
+    budget.
 
     >>> from jaxacct import Gaussian
     >>> menu = certify(1.0, 1e-5, [Gaussian(20.0), Gaussian(30.0)])
@@ -385,11 +399,27 @@ def limit(menu: Menu) -> int:
     True
     """
     paid = [item for item in menu.items if 0 < item.cost < NEVER]
-    if len(paid) < 2:
+    if not paid:
         return menu.budget
+    if len(paid) == 1:
+        (item,) = paid
+
+        def may_hold(blocks: int) -> bool:
+            runs = blocks * item.count
+            lower = certified.delta(item.mechanism, runs, menu.epsilon, relation=menu.relation).lower
+            return bool(lower <= menu.delta)
+
+        blocks = menu.budget // item.cost
+        blocks = bisect(may_hold, *bracket(may_hold, blocks + 1, validation.MOST_COUNT, safe=blocks))
+        return (blocks + 1) * item.cost - 1
+    most, reached = menu.budget, menu.budget
     with scope():
-        game = menu.game()
-        return int(game.solve([item.cost for item in paid], min(2 * menu.budget, MOST_LEVELS), side=1).budget)
+        game = menu.game(from_below=True)
+        # An end that no adversary has broken is no limit, unless it is the largest budget of all.
+        while reached == most < MOST_LEVELS:
+            most = min(2 * most, MOST_LEVELS)
+            reached = int(game.solve([item.cost for item in paid], most, side=1).budget)
+    return reached
 
 
 def _with_others(guarantee: Guarantee, offers: Sequence[Offer], known: dict[int, Item]) -> Found:
@@ -408,7 +438,7 @@ def _choose(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
         guesses = [max(guessed_runs(offer.mechanism, guarantee), offer.count or 1) for offer in offers]
         # Each item alone is measured by blocks that are not too many, about 200, as each takes a level. The tilt suits
         # a number of runs within a factor of 1.5, so it is made anew until the number found is near the number it was
-        # made for, or five times. Sound for any numbers.
+        # made for, or five times. Any numbers are sound.
         for _ in range(5):
             sizes = [max(offer.count or 1, round(guess / 200)) for offer, guess in zip(offers, guesses, strict=True)]
             game = _game(guarantee, offers, sizes, guesses)

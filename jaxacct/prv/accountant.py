@@ -46,7 +46,6 @@ from jaxacct.composition import (
     runs_nothing,
     unknown,
 )
-from jaxacct.mechanisms import bounded_range
 from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
@@ -308,12 +307,10 @@ def sum_each(compositions: Sequence[Parts], shares: Sequence[float], epsilon: fl
     """Returns the sums of several compositions, each by itself, at one common tilt. Concrete arguments only.
 
     The tilt is chosen for delta at ``epsilon`` of a sum in which each occurs as often as ``shares`` say, and so are
-    the tails that may be lost. Sums from below are attained by whoever runs the compositions in any order.
+    the tails that may be lost.
     """
     together = tuple(
-        (bounded_range.without_choice(pairs, share), share * steps)
-        for parts, share in zip(compositions, shares, strict=True)
-        for pairs, steps in parts
+        (pairs, share * steps) for parts, share in zip(compositions, shares, strict=True) for pairs, steps in parts
     )
     question = ForDelta(np.float64(epsilon))
     laws, counts = laws_for(points // PER_ATOM, together, question)

@@ -4,7 +4,7 @@ A mechanism is judged by its JSON record, which ``border.py`` makes: no other fi
 
 *The quantity judged.* A mechanism's dominating pair (P, Q), as its theorem states it (``statements.py``: the one file
 that a reader has to compare with the papers), has the privacy loss Y = log P/Q under P. Let S be the sum of the losses
-of all runs. With the mass of infinite losses counted apart,
+of all runs. Infinite losses are a term of their own:
 
     delta(eps) = P(S = inf) + E[(1 - e^(eps - S))+; S < inf]
 

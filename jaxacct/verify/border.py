@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxacct.verify.statements import STATEMENTS, Record, whole
+from jaxacct.verify.statements import STATEMENTS, Record, run_count
 
 if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation
@@ -43,12 +43,17 @@ def runs_of(mechanism: Any, steps: Any, relation: Relation) -> list[tuple[Record
     # A mechanism that is a composition by definition is judged by its parts.
     if mechanism.composed:
         return [run for part, count in mechanism.decompose(steps) for run in runs_of(part, count, relation)]
+    return _runs_of_fields(mechanism, steps, relation)
+
+
+def _runs_of_fields(mechanism: Mechanism, steps: Any, relation: Relation) -> list[tuple[Record, int]]:
+    """Returns :func:`runs_of` one mechanism, or of a sequence whose fields have a leading axis."""
     shape = mechanism.batch_shape
     if len(shape) > 1 or np.shape(steps) not in ((), shape):
         raise ValueError(f"steps of shape {np.shape(steps)} do not match a mechanism of shape {shape}.")
     record = _record_of(mechanism)
     each = np.broadcast_to(np.asarray(steps, dtype=object), shape) if shape else [steps]
-    counts = [whole(count) for count in each]
+    counts = [run_count(count) for count in each]
     # The statements know no relation that a mechanism lacks; what is never run, or has no statement, needs none.
     if any(counts) and record["type"] in STATEMENTS and relation not in mechanism.relations:
         known = ", ".join(mechanism.relations)

@@ -93,8 +93,8 @@ def lattice(law: Loss, step: float) -> Lattice:
     offset = min(bounded, default=0.0)
     if places:
         heavy = float(max(law.atoms, key=lambda atom: float(atom[0]))[1].lower())
-        apart = (max(places) - heavy) / step
-        offset = max(places) if abs(apart - round(apart)) < 1e-9 * (1 + apart) else heavy
+        distance = (max(places) - heavy) / step
+        offset = max(places) if abs(distance - round(distance)) < 1e-9 * (1 + distance) else heavy
     # The offset is lowered a little, so that the loss there is certainly above the point.
     return Lattice(min(math.nextafter(offset, -math.inf), offset - 1e-14 * step), step)
 
@@ -102,8 +102,8 @@ def lattice(law: Loss, step: float) -> Lattice:
 def dividing(law: Loss, step: float) -> float:
     """Returns a step of at most about the given one that divides half the distance of a law's outermost atoms."""
     places = [float(y) for _, y in law.atoms]
-    apart = max(places, default=0.0) - min(places, default=0.0)
-    return apart / (2 * math.ceil(apart / (2 * step))) * (1 + 1e-15) if apart > step else step
+    width = max(places, default=0.0) - min(places, default=0.0)
+    return width / (2 * math.ceil(width / (2 * step))) * (1 + 1e-15) if width > step else step
 
 
 def _edges(piece: Piece, tiny: float, floor: float) -> tuple[arb | None, arb | None, arb, arb, arb, list[arb]]:
@@ -167,11 +167,11 @@ def _cells(piece: Piece, edges: list[arb | None]) -> list[tuple[arb, arb]]:
 
     sums = [before(x, (i == last) == rises) for i, x in enumerate(edges)]
     sign = 1 if rises else -1
-    found = [(sign * (b[0] - a[0]), sign * (b[1] - a[1])) for a, b in itertools.pairwise(sums)]
+    cells = [(sign * (b[0] - a[0]), sign * (b[1] - a[1])) for a, b in itertools.pairwise(sums)]
     ordered = edges if rises else edges[::-1]
     if not all(a is None or b is None or a <= b for a, b in itertools.pairwise(ordered)):
         raise TooMuch("a lattice finer than floats")
-    return [(p.max(arb(0)), q.max(arb(0))) for p, q in found]
+    return [(p.max(arb(0)), q.max(arb(0))) for p, q in cells]
 
 
 def _under(piece: Piece, x: float, point: arb) -> tuple[arb, arb]:
@@ -191,15 +191,15 @@ def _under(piece: Piece, x: float, point: arb) -> tuple[arb, arb]:
 def _lattice_beyond(points: Lattice, least: arb, largest: arb) -> tuple[int, int]:
     """Returns the lattice points at or outside the least and the largest loss."""
     first, last = points.below(least), points.above(largest)
-    if last - first > 300_000:  # sound for any number
+    if last - first > 300_000:  # any number is sound
         raise TooMuch("more cells than a lattice may have")
     return first, last
 
 
-def _upper(piece: Piece, points: Lattice, tiny: float, floor: float, found: Masses) -> None:
+def _upper(piece: Piece, points: Lattice, tiny: float, floor: float, masses: Masses) -> None:
     """Adds a piece's masses to the upper law."""
     if piece.supremum() <= floor:
-        found.add(points.above(arb(floor)), piece.mass(piece.p, piece.low, piece.high))
+        masses.add(points.above(arb(floor)), piece.mass(piece.p, piece.low, piece.high))
         return
     start, stop, least, largest, below, above = _edges(piece, tiny, floor)
     first, last = _lattice_beyond(points, least, largest)
@@ -209,22 +209,22 @@ def _upper(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
     guesses = piece.near(np.array([float(points.point(j)) for j in inner]) - 1e-15)
     placed = [_under(piece, x, points.point(j)) for j, x in zip(inner, guesses.tolist(), strict=True)]
     cells = _cells(piece, [start, *(x for x, _ in placed), stop])
-    whole = 1 - (-arb(points.step)).exp()
-    up, growth = points.point(first).exp(), arb(points.step).exp()
-    # A cell's p and q go to its two ends. ``up`` is e^y of the lower end, raised by one factor a cell. ``miss``, eta of
-    # the proof, is how far the cell's losses may reach below y: so much of q may be lost. The part moved up is rounded
-    # upward and P's mass is kept exactly, so that rounding only makes the law worse.
+    step_share = 1 - (-arb(points.step)).exp()
+    ratio, growth = points.point(first).exp(), arb(points.step).exp()
+    # A cell's p and q go to its two ends. ``ratio`` is e^y of the lower end; each cell multiplies it by one factor.
+    # ``miss``, eta of the proof, is how far the cell's losses may reach below y: so much of q may be lost. Rounding
+    # enlarges the part moved up and keeps P's mass, so that it only makes the law worse.
     for i, (p, q) in enumerate(cells):
         miss = placed[i - 1][1] if i else arb(0)
-        moved = ((p - q * (up - up * miss)) / whole).upper().max(arb(0)).min(p)
-        found.add(first + i, p - moved)
-        found.add(first + i + 1, moved)
-        up *= growth
-    found.add(first, below)
-    found.left_out.extend(above)
+        moved = ((p - q * (ratio - ratio * miss)) / step_share).upper().max(arb(0)).min(p)
+        masses.add(first + i, p - moved)
+        masses.add(first + i + 1, moved)
+        ratio *= growth
+    masses.add(first, below)
+    masses.left_out.extend(above)
 
 
-def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Masses) -> None:
+def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, masses: Masses) -> None:
     """Adds a piece's masses to the lower law."""
     if piece.supremum() <= floor:
         return
@@ -254,25 +254,25 @@ def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
         both = np.maximum(lack[:-1], lack[1:]) * 1.2
         raised[keep] = both
         shift = shift + raised
-    up, growth = points.point(first).exp(), arb(points.step).exp()
+    edge_ratio, growth = points.point(first).exp(), arb(points.step).exp()
     # Each cell's p goes to a point certainly at or below log p/q, mostly its own or the one before: no logarithm then.
     for i, (p, q) in enumerate(cells):
-        j = first + i if p >= q * up else first + i - 1
-        if j < first + i and not p * growth >= q * up:
+        j = first + i if p >= q * edge_ratio else first + i - 1
+        if j < first + i and not p * growth >= q * edge_ratio:
             if not (p > 0 and q > 0):
-                up *= growth
+                edge_ratio *= growth
                 continue
             j = points.below((p / q).log())
-        found.add(j, p)
-        up *= growth
+        masses.add(j, p)
+        edge_ratio *= growth
 
 
 def exact(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
     """Returns the law itself, all of whose losses are points; ``tiny`` and ``floor`` are not used."""
-    found = Masses(left_out=[law.lost])
+    masses = Masses(left_out=[law.lost])
     for p, y in law.atoms:
-        found.add(int(((y - points.offset) / points.step + arb(0.5)).floor().unique_fmpz()), p)
-    return found
+        masses.add(int(((y - points.offset) / points.step + arb(0.5)).floor().unique_fmpz()), p)
+    return masses
 
 
 def upper(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
@@ -280,29 +280,29 @@ def upper(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
 
     Losses below ``floor`` may be raised to it.
     """
-    found = Masses()
+    masses = Masses()
     # An atom between two points is shared among them as a cell's mass is, with q = p e^(-y).
-    whole = 1 - (-arb(points.step)).exp()
+    step_share = 1 - (-arb(points.step)).exp()
     for p, y in law.atoms:
         j = points.below(y.max(arb(floor)))
-        moved = (p * (1 - (points.point(j) - y.max(arb(floor))).exp()) / whole).upper().min(p)
-        found.add(j, p - moved)
-        found.add(j + 1, moved)
+        moved = (p * (1 - (points.point(j) - y.max(arb(floor))).exp()) / step_share).upper().min(p)
+        masses.add(j, p - moved)
+        masses.add(j + 1, moved)
     for piece in pieces(law):
-        _upper(piece, points, tiny, floor, found)
-    found.left_out.append(law.lost)
-    return found
+        _upper(piece, points, tiny, floor, masses)
+    masses.left_out.append(law.lost)
+    return masses
 
 
 def lower(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
     """Returns a law on the lattice under which no delta is larger; losses below ``floor`` may be missing."""
-    found = Masses()
+    masses = Masses()
     for p, y in law.atoms:
         if y >= floor:
-            found.add(points.below(y), p)
+            masses.add(points.below(y), p)
     for piece in pieces(law):
-        _lower(piece, points, tiny, floor, found)
-    return found
+        _lower(piece, points, tiny, floor, masses)
+    return masses
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -329,19 +329,19 @@ def sums(law: Loss, count: int, tilt: float, most: int) -> Sums:
         return _on_lattice(law, count, tilt, most // 5)
     if math.comb(count + size - 1, size - 1) > most:
         raise TooMuch(f"{count} runs of {size} losses have more than {most} sums")
-    found = [(count, arb(1), arb(0))]
-    # One atom after the other takes j of the runs that are left. ``found`` holds the number left, with the mass and sum
-    # so far; the update of ``mass`` makes the binomial coefficient C(left, j).
+    partial = [(count, arb(1), arb(0))]
+    # One atom after the other takes j of the runs that are left. ``partial`` holds the number left, with the mass and
+    # sum so far; the update of ``mass`` makes the binomial coefficient C(left, j).
     for p, y in law.atoms[:-1]:
         grown = []
-        for left, mass, loss in found:
+        for left, mass, loss in partial:
             for j in range(left + 1):
                 grown.append((left - j, mass, loss + j * y))
                 mass = mass * p * (left - j) / (j + 1)
-        found = grown
+        partial = grown
     # The last atom takes all that are left.
     p, y = law.atoms[-1]
-    return [(mass * p**left, loss + left * y) if left else (mass, loss) for left, mass, loss in found]
+    return [(mass * p**left, loss + left * y) if left else (mass, loss) for left, mass, loss in partial]
 
 
 def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> Sums:
@@ -362,10 +362,10 @@ def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> Sums:
     coefficients = [arb(0)] * (places[-1] + 1)
     for place, (p, y) in zip(places, atoms, strict=True):
         coefficients[place] += p * (t * (y - low)).exp()
-    found = (arb_poly(coefficients) ** count).coeffs()
+    powers = (arb_poly(coefficients) ** count).coeffs()
     # The tilt is undone point by point.
     turn, weight, entries = (-t * step).exp(), arb(1), []
-    for j, mass in enumerate(found):
+    for j, mass in enumerate(powers):
         entries.append((mass * weight, count * low + j * step))
         weight *= turn
     return entries
@@ -374,7 +374,7 @@ def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> Sums:
 def list_sums(runs: contour.Runs, tilt: float, most: int = 600_000, count: int = 2) -> list[Sums]:
     """Returns at most ``count`` lists of sums, one entry of each adding up to the composition's sums.
 
-    Two short lists are joined into one. A list has at most ``most`` sums; sound for any number.
+    Two short lists are joined into one. A list has at most ``most`` sums; any number is sound.
     """
     # The two shortest lists become the list of their sums, so the number of lists falls by one each time.
     lists = sorted((sums(law, k, tilt, most) for law, k in runs), key=len)
@@ -451,7 +451,7 @@ def delta(runs: contour.Runs, epsilon: arb, tilt: float) -> arb:
 TAIL = 34.0
 """Negative natural logarithm of the share of tilted mass and of delta that windows leave out: e^-34 = 2e-15.
 
-Sound for any value: the mass cut is counted.
+Any value is sound: the mass cut is counted.
 """
 
 
@@ -463,7 +463,7 @@ class Tilted:
     poly: arb_poly
     cut: arb
 
-    def whole(self) -> arb:
+    def mass(self) -> arb:
         """Returns the sum of the masses kept."""
         return self.poly(arb(1))
 
@@ -503,7 +503,7 @@ class Composed:
     ) -> None:
         self.t = contour.sketched_saddle(runs, epsilon)
         sides = (exact,) if points else (upper, lower)
-        # Exact laws are cropped less: e^-46 = 1e-20. Sound for any value.
+        # Exact laws are cropped less: e^-46 = 1e-20. Any value is sound.
         self.tail = 46.0 if points else TAIL
         self.others, self.cumulants = _place_others(runs, self.t)
         counts = np.array([float(k) for _, k in runs])
@@ -513,7 +513,7 @@ class Composed:
         if points is None:
             heaviest = max(runs, key=lambda run: run[1] * bool(run[0].atoms))[0]
             points = [lattice(law, dividing(heaviest, (high - low) / size)) for law, _ in runs]
-        elif high - low > 2**19 * points[0].step:  # sound for any number
+        elif high - low > 2**19 * points[0].step:  # any number is sound
             raise TooMuch("a window of too many lattice points")
         self.points, self.step = points, points[0].step
         self.offset = sum((arb(own.offset) * k for own, (_, k) in zip(points, runs, strict=True)), arb(0))
@@ -557,16 +557,16 @@ class Composed:
     def _tilt(self, masses: Masses, points: Lattice, log: float) -> Tilted:
         """Returns the masses times e^(ty - log): with ``log`` the cumulant at t, about 1 in all."""
         start, stop = min(masses.points), max(masses.points)
-        found = [arb(0)] * (stop - start + 1)
+        tilted = [arb(0)] * (stop - start + 1)
         t = arb(self.t)
         turn, weight = (t * points.step).exp(), (t * points.point(start) - log).exp()
         # The weight goes from point to point by one product, whose rounding adds up: hence the further bits.
         with ctx.workprec(ctx.prec + 40):
             for j in range(start, stop + 1):
                 if j in masses.points:
-                    found[j - start] = (masses.points[j] * weight).max(arb(0))
+                    tilted[j - start] = (masses.points[j] * weight).max(arb(0))
                 weight *= turn
-        return Tilted(start, arb_poly(found), arb(0))
+        return Tilted(start, arb_poly(tilted), arb(0))
 
     def _crop(self, law: Tilted, counts: np.ndarray) -> Tilted:
         """Returns a law without the masses outside its window, which are added to what is cut."""
@@ -587,19 +587,19 @@ class Composed:
         """Returns the law of a sum of two independent sums; its cut mass counts every product with a cut factor."""
         cut = arb(0)
         if a.cut > 0 or b.cut > 0:
-            cut = (a.cut * (b.whole() + b.cut) + a.whole() * b.cut).upper()
+            cut = (a.cut * (b.mass() + b.cut) + a.mass() * b.cut).upper()
         return self._crop(Tilted(a.start + b.start, a.poly * b.poly, cut), counts)
 
     def _power(self, one: Tilted, count: int, alone: np.ndarray) -> Tilted:
         """Returns the law of ``count`` runs, by squaring along the binary digits of ``count`` from the second on."""
-        found = one
-        # ``done`` is the number formed by the leading digits so far, so found is its power after each step.
+        power = one
+        # ``done`` is the number formed by the leading digits so far, so ``power`` is its power after each step.
         for i, bit in enumerate(bin(count)[3:], 1):
             done = count >> (count.bit_length() - i - 1)
-            found = self._product(found, found, alone * (done - done % 2))
+            power = self._product(power, power, alone * (done - done % 2))
             if bit == "1":
-                found = self._product(found, one, alone * done)
-        return found
+                power = self._product(power, one, alone * done)
+        return power
 
     def _sums(self, law: Tilted) -> tuple[arb, list[arb], list[arb], int]:
         """Returns the mass cut, for each i the untilted masses of P and Q on the last i points, and the last point."""
@@ -630,8 +630,8 @@ class Composed:
         for _, sums_p, sums_q, last in self.ends:
             # P's mass less e^eps times Q's is largest over the points above eps; floats know their number to within 1.
             near = [min(max(last - math.floor(ratio) + i, 0), len(sums_p) - 1) for i in (-1, 0, 1)]
-            found = [sums_p[i] - epsilon.exp() * sums_q[i] for i in near]
-            values.append(found[0].max(found[1]).max(found[2]))
+            differences = [sums_p[i] - epsilon.exp() * sums_q[i] for i in near]
+            values.append(differences[0].max(differences[1]).max(differences[2]))
         front = (contour.log_peak(t) - t * epsilon + self.scale).exp()
         above = values[0] + self.ends[0][0] * front + self.missing
         return values[-1].lower().max(arb(0)).union(above.upper())

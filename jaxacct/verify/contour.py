@@ -111,8 +111,8 @@ class Piece:
         for _ in range(64):
             middle = (low + high) / 2
             short = log_total(self.p, middle) - log_total(self.q, middle) < losses
-            up = short if self.rises else ~short
-            low, high = np.where(up, middle, low), np.where(up, high, middle)
+            is_right = short if self.rises else ~short
+            low, high = np.where(is_right, middle, low), np.where(is_right, high, middle)
         return (low + high) / 2
 
     def threshold(self, loss: arb) -> arb:
@@ -152,8 +152,8 @@ class Piece:
             return arb(0)
         if not ends[0] >= loss:
             if not (ends[0] < loss < ends[1]):  # at an end, to all digits: the integrand nearly vanishes there
-                whole = self.mass(self.p, low, high) - loss.exp() * self.mass(self.q, low, high)
-                return whole.max(arb(0)).union(arb(0)) if not ends[1] > loss else whole.max(arb(0))
+                difference = self.mass(self.p, low, high) - loss.exp() * self.mass(self.q, low, high)
+                return difference.max(arb(0)).union(arb(0)) if not ends[1] > loss else difference.max(arb(0))
             x = self.threshold(loss)
             low, high = (x, high) if self.rises else (low, x)
         return self.mass(self.p, low, high) - loss.exp() * self.mass(self.q, low, high)
@@ -172,14 +172,14 @@ class Piece:
         # comparisons choose among forms that are all right everywhere.
         root = (self.curvature / 2).sqrt()
         m = alpha / self.curvature
-        whole = (arb.pi() / (2 * self.curvature)).sqrt() * (alpha**2 / (2 * self.curvature)).exp()
+        full = (arb.pi() / (2 * self.curvature)).sqrt() * (alpha**2 / (2 * self.curvature)).exp()
         below = arb(0) if low is None else (-root * (low - m)).erfc()
         above = arb(0) if high is None else (root * (high - m)).erfc()
         if low is not None and low > m:
-            return whole * ((root * (low - m)).erfc() - above)
+            return full * ((root * (low - m)).erfc() - above)
         if high is not None and high < m:
-            return whole * ((-root * (high - m)).erfc() - below)
-        return whole * (2 - below - above)
+            return full * ((-root * (high - m)).erfc() - below)
+        return full * (2 - below - above)
 
 
 def log_total(terms: Terms, x: np.ndarray) -> np.ndarray:
@@ -241,8 +241,8 @@ class Loss:
         """Returns the supremum of the finite losses."""
         if self.alone is not None or self.normal is not None or self.lost > 0:
             return arb.pos_inf()
-        found = [loss for _, loss in self.atoms] + [piece.supremum() for piece in self.pieces]
-        return reduce(lambda a, b: a.max(b), found, arb.neg_inf())
+        suprema = [loss for _, loss in self.atoms] + [piece.supremum() for piece in self.pieces]
+        return reduce(lambda a, b: a.max(b), suprema, arb.neg_inf())
 
     def single(self, epsilon: arb) -> arb:
         """Returns E[(1 - e^(epsilon - Y))+; Y < inf] of one run."""
@@ -282,7 +282,7 @@ def _grid(piece: Piece, t: float) -> np.ndarray:
     p, q = [float(a) for _, a in piece.p], [float(a) for _, a in piece.q]
     s = kappa**-0.5
     centres = [((1 + t) * a - t * b) / kappa for a in p for b in q]
-    # The grid reaches 13 standard deviations beyond the tilted centres, by at most 20,000 points. Sound for any values.
+    # The grid reaches 13 standard deviations beyond the tilted centres, by at most 20,000 points. Any values are sound.
     first, last = min(centres) - 13 * s, max(centres) + 13 * s
     first, last = max(first, low) if low == low else first, min(last, high) if high == high else last
     if high == high:
@@ -404,7 +404,7 @@ def sketched_log_delta(runs: Runs, t: float, epsilon: float) -> float:
 # ----------------------------------------------------------------------------------------------------
 
 MOST_IN_ALL = 100_000
-"""Largest number of nodes of a law, beyond which the integral is given up. Sound for any value."""
+"""Largest number of nodes of a law, beyond which the integral is given up. Any value is sound."""
 
 WIDEST = 2.9
 """Largest width of the arguments, in radians, among which a sum's terms may lie.
@@ -452,8 +452,8 @@ class Tilt:
             # The share of the term of the largest exponent is least at ``low``, that of the smallest at ``high``.
             largest = (1 / (1 + _relative_rest(q, high, least=True))).max(1 / (1 + _relative_rest(q, low, least=False)))
             mixed = (1 - largest**2).min(mixed)
-        apart = mixed * (1 - (spread(q) * v).cos())
-        return (self.piece.curvature * v * v / 2 - self.t / 2 * (1 - apart).log()).exp()
+        loss = mixed * (1 - (spread(q) * v).cos())
+        return (self.piece.curvature * v * v / 2 - self.t / 2 * (1 - loss).log()).exp()
 
     def argument(self, low: arb, high: arb, v: arb) -> arb:
         """Returns a bound on |arg r(x + iu)| for x in [low, high] and u up to v."""
@@ -465,8 +465,8 @@ class Tilt:
             widest = spread(terms) * v
             least = widest.min(arb.pi() / 2 * rest) if rest < 1 else widest
             local.append(least.min(rest * widest) if widest < arb.pi() / 2 else least)
-        apart = abs(_base(self.piece.p, least=rises)[1] - _base(self.piece.q, least=not rises)[1]) * v
-        return (local[0] + local[1] + apart).upper()
+        turn = abs(_base(self.piece.p, least=rises)[1] - _base(self.piece.q, least=not rises)[1]) * v
+        return (local[0] + local[1] + turn).upper()
 
     def ends(self) -> tuple[arb, arb, arb]:
         """Returns an interval outside of which f is negligible, and a bound on its integral there."""
@@ -477,7 +477,7 @@ class Tilt:
         least = (1 + t) * functools.reduce(arb.min, p) - t * functools.reduce(arb.max, q)
         most = (1 + t) * functools.reduce(arb.max, p) - t * functools.reduce(arb.min, q)
         # Panels reach 18 standard deviations of the noise beyond the outermost tilted place: e^(-18^2/2) = 2^-233.
-        # Sound for any number above 0: the integral beyond is bounded and counted.
+        # Any number above 0 is sound: the integral beyond is bounded and counted.
         kappa, reach = piece.curvature, 18 / piece.curvature.sqrt()
         low = (least / kappa - reach).mid() if piece.low is None else piece.low
         high = (most / kappa + reach).mid() if piece.high is None else piece.high
@@ -496,13 +496,13 @@ class Tilt:
         """Yields middles and half-widths of parts between the ends, in their order, and bounds on f's integrals there.
 
         Parts are equal cells, or many of them together where they hold less than ``tiny``: under a strong tilt f is
-        narrow and its ends lie far apart.
+        narrow, and far from its ends.
         """
         low, high, _ = self.ends()
         unit = 1 / self.piece.curvature.sqrt() if self.piece.curvature > 0 else high - low
         count = max(1, int(float((high - low) / (unit * width))) + 1)
         half = (high - low) / (2 * count)
-        left, found = [(0, count)], 0
+        left, number = [(0, count)], 0
         # Bisection with a stack of index ranges, the leftmost on top, so that parts come in their order. A range is one
         # part when it is a single cell or its bound is below ``tiny``; else its halves follow.
         while left:
@@ -510,8 +510,8 @@ class Tilt:
             middle, reach = low + (first + last) * half, (last - first) * half
             above = 2 * reach * self.supremum(middle, reach)
             if last - first == 1 or above < tiny:
-                found += 1
-                if found > 20_000:  # sound for any number
+                number += 1
+                if number > 20_000:  # any number is sound
                     raise TooMuch(f"the tilted density reaches over {count} cells")
                 yield middle, reach, above
             else:
@@ -554,18 +554,7 @@ def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: floa
     Raises TooMuch where more than ``most`` nodes are needed.
     """
     goal = scale * arb(2) ** -accuracy
-    weights = [p * (t * y).exp() for p, y in law.atoms]
-    error = arb(0)
-    if law.lost > 0:
-        # The atoms left out: their tilted masses fall off faster than a geometric series beyond the outermost kept.
-        for near, far in ((weights[1], weights[0]), (weights[-2], weights[-1])):
-            ratio = far / near
-            error += far * ratio / (1 - ratio) if ratio < 1 else arb.pos_inf()
-    # Of many atoms those of negligible weight are added to the error, as each node costs a product at every frequency.
-    counts = [len(weights) < 20 or not weight < goal / 1e4 for weight in weights]
-    error += sum((weight for weight, count in zip(weights, counts, strict=True) if not count), arb(0))
-    losses = [y for (_, y), count in zip(law.atoms, counts, strict=True) if count]
-    weights = [weight for weight, count in zip(weights, counts, strict=True) if count]
+    weights, losses, error = _atom_nodes(law, t, goal)
     panels: list[tuple[Tilt, arb, arb]] = []
     # ``run`` collects neighbouring cells of some weight, which become panels together. A cell below ``tiny`` ends the
     # run and adds its whole integral to the error.
@@ -591,14 +580,30 @@ def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: floa
     return BallNodes(weights, losses, error.upper())
 
 
+def _atom_nodes(law: Loss, t: arb, goal: arb) -> tuple[list[arb], list[arb], arb]:
+    """Returns the tilted weights and the losses of a law's atoms, and a bound on the weight of those left out."""
+    weights = [p * (t * y).exp() for p, y in law.atoms]
+    error = arb(0)
+    if law.lost > 0:
+        # Atoms beyond the outermost: their tilted masses fall off faster than a geometric series.
+        for near, far in ((weights[1], weights[0]), (weights[-2], weights[-1])):
+            ratio = far / near
+            error += far * ratio / (1 - ratio) if ratio < 1 else arb.pos_inf()
+    # Of many atoms those of negligible weight become part of the error: each node costs a product at every frequency.
+    counts = [len(weights) < 20 or not weight < goal / 1e4 for weight in weights]
+    error += sum((weight for weight, count in zip(weights, counts, strict=True) if not count), arb(0))
+    losses = [y for (_, y), count in zip(law.atoms, counts, strict=True) if count]
+    return [weight for weight, count in zip(weights, counts, strict=True) if count], losses, error
+
+
 def _merge(run: list[tuple[arb, arb]]) -> list[tuple[arb, arb]]:
     """Returns the panels, by middle and half-width, that neighbouring cells make, up to eight a panel."""
-    found = []
+    intervals = []
     for i in range(0, len(run), 8):
         part = run[i : i + 8]
         low, high = part[0][0] - part[0][1], part[-1][0] + part[-1][1]
-        found.append((((low + high) / 2), (high - low) / 2))
-    return found
+        intervals.append((((low + high) / 2), (high - low) / 2))
+    return intervals
 
 
 def _panel(
@@ -609,7 +614,7 @@ def _panel(
     widest = spread(tilt.piece.p).max(spread(tilt.piece.q))
     # Each ellipse gives a bound on F, and so the number of nodes for the error wanted; the fewest nodes win. A wider
     # ellipse makes the error fall faster and the bound larger, until terms of a sum may cancel. An ellipse is given by
-    # the sum of its semi-axes over the panel's half-width: sound for any values above 1.
+    # the sum of its semi-axes over the panel's half-width: any values above 1 are sound.
     for rho in map(arb, (1.25, 1.5, 1.8, 2.2, 2.7, 3.3, 4, 5, 6.5, 8.5, 11, 15)):
         v, reach = half * (rho - 1 / rho) / 2, half * (rho + 1 / rho) / 2
         if widest * v > WIDEST:
@@ -622,7 +627,7 @@ def _panel(
         if n < best[0]:
             best = n, bound * rho ** (-2 * n)
     n, error = best
-    if n > 48:  # the panel is halved; sound for any number
+    if n > 48:  # the panel is halved; any number is sound
         if depth > 14 or len(weights) > MOST_IN_ALL:
             raise TooMuch(f"more than {MOST_IN_ALL} nodes")
         parts = [(middle - half / 2, half / 2), (middle + half / 2, half / 2)]
@@ -638,7 +643,7 @@ def _panel(
     return error
 
 
-def values_at(found: BallNodes, step: arb, count: int) -> list[acb]:
+def values_at(nodes: BallNodes, step: arb, count: int) -> list[acb]:
     """Returns M(t + i m step) for m = 0 .. count - 1, by a product of two matrices: small steps and large ones.
 
     With m = r + R c, e^(i m step y) is e^(i r step y) e^(i R c step y): about sqrt(count) powers of each node suffice.
@@ -648,15 +653,15 @@ def values_at(found: BallNodes, step: arb, count: int) -> list[acb]:
     table = acb_mat(rows, columns)
     # So many nodes are summed by one product of matrices: speed and memory only.
     block = 1000
-    for i in range(0, len(found.losses), block):
-        losses, weights = found.losses[i : i + block], found.weights[i : i + block]
+    for i in range(0, len(nodes.losses), block):
+        losses, weights = nodes.losses[i : i + block], nodes.weights[i : i + block]
         small = _powers([acb(0, step * y).exp() for y in losses], rows)
         large = _powers([acb(0, step * rows * y).exp() for y in losses], columns)
         weighted = [row[j] * weight for j, weight in enumerate(weights) for row in large]
         size = len(losses)
         table += acb_mat(rows, size, [v for row in small for v in row]) * acb_mat(size, columns, weighted)
     entries = table.entries()
-    missed = arb(0, found.error)
+    missed = arb(0, nodes.error)
     miss = acb(missed, missed)
     return [entries[(m % rows) * columns + m // rows] + miss for m in range(count)]
 
@@ -666,10 +671,10 @@ def _powers(bases: list[acb], count: int) -> list[list[acb]]:
 
     In a chain of ``count`` products the rectangle of a complex ball would grow by up to sqrt 2 at each turn.
     """
-    found = [[acb(1)] * len(bases), bases][:count]
+    powers = [[acb(1)] * len(bases), bases][:count]
     for i in range(2, count):
-        found.append([a * b for a, b in zip(found[i // 2], found[i - i // 2], strict=True)])
-    return found
+        powers.append([a * b for a, b in zip(powers[i // 2], powers[i - i // 2], strict=True)])
+    return powers
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -683,7 +688,7 @@ def _powers(bases: list[acb], count: int) -> list[list[acb]]:
 def bound(law: Loss, t: arb, frequency: float, shifts: list[float]) -> arb:
     """Returns a bound on |M(t + iw)| for all w >= ``frequency``, with the pieces' paths moved by ``shifts``."""
     value = sum((p * (t * y).exp() for p, y in law.atoms), arb(0))
-    # Parts of a piece below this share of M(t) are bounded together. Sound for any value.
+    # Parts of a piece below this share of M(t) are bounded together. Any value is sound.
     tiny = arb(cumulants(law, float(t))[0]).exp() * 1e-60
     for piece, shift in zip(law.pieces, shifts, strict=True):
         value += _piece(Tilt(piece, t), arb(frequency), arb(shift), tiny)
@@ -732,8 +737,8 @@ def _argument(piece: Piece, z: acb) -> arb:
         return arb(angle.abs_lower()) if angle.is_finite() else arb(0)
 
     rises = piece.rises
-    apart = abs(_base(piece.p, rises)[1] - _base(piece.q, not rises)[1]) * arb(abs(z.imag).abs_lower())
-    return turn(piece.p, rises) + turn(piece.q, not rises) + apart
+    between = abs(_base(piece.p, rises)[1] - _base(piece.q, not rises)[1]) * arb(abs(z.imag).abs_lower())
+    return turn(piece.p, rises) + turn(piece.q, not rises) + between
 
 
 @dataclass(frozen=True)
@@ -772,8 +777,8 @@ class DecayTable:
         if log >= 0 or not law.pieces or row in self.bounds:
             return self
         beyond = bound(law, t, float(self.frequencies[row]), self.shifts[row])
-        logs, found = self.logs.copy(), float((beyond / top).log())
-        logs[row] = found if found < 0 else 0.0
+        logs, log_bound = self.logs.copy(), float((beyond / top).log())
+        logs[row] = log_bound if log_bound < 0 else 0.0
         return replace(self, logs=logs, bounds={**self.bounds, row: beyond})
 
 
@@ -788,11 +793,11 @@ def table(law: Loss, t: float) -> DecayTable:
     sums = np.full(len(frequencies), float(atoms))
     shifts: list[list[float]] = [[] for _ in frequencies]
     for piece in law.pieces:
-        found = _rows(piece, t, k, frequencies)
+        rows = _rows(piece, t, k, frequencies)
         for i in range(len(frequencies)):
-            j = int(np.argmin(found[1][:, i]))
-            sums[i] += 1.06 * found[1][j, i]
-            shifts[i].append(found[0][j])
+            j = int(np.argmin(rows[1][:, i]))
+            sums[i] += 1.06 * rows[1][j, i]
+            shifts[i].append(rows[0][j])
     return DecayTable(frequencies, np.log(np.maximum(sums * 1.0001, 1e-300)), shifts)
 
 
@@ -803,8 +808,8 @@ def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[li
     """
     x = _grid(piece, t)
     kappa, widths = float(piece.curvature), [float(spread(side)) for side in (piece.p, piece.q)]
-    apart = [abs(float(a) - float(b)) for _, a in piece.p for _, b in piece.q]
-    unit = kappa**-0.5 if kappa > 0 else 1 / max(apart)
+    gaps = [abs(float(a) - float(b)) for _, a in piece.p for _, b in piece.q]
+    unit = kappa**-0.5 if kappa > 0 else 1 / max(gaps)
     log_f = (1 + t) * log_total(piece.p, x) - t * log_total(piece.q, x) - kappa * x**2 / 2 - k
     dx = x[1] - x[0]
     largest = np.exp(np.max([float(c.log()) + float(a) * x for c, a in piece.q], axis=0) - log_total(piece.q, x))
@@ -812,7 +817,7 @@ def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[li
     shifts: list[float] = []
     rows = []
     # The path is moved by so many standard deviations of Gaussian noise; for Laplace noise the unit is 1 over the
-    # largest difference of an exponent of P and one of Q. Sound for any values above 0.
+    # largest difference of an exponent of P and one of Q. Any values above 0 are sound.
     for shift in (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 1.0, 1.4, 2.0, 3.0):
         v = shift * unit
         if max(widths) * v >= WIDEST - 0.01:
@@ -870,10 +875,10 @@ def _turn(side: tuple[list[float], list[float]], x: np.ndarray, v: float) -> np.
 # ----------------------------------------------------------------------------------------------------
 
 ACCURACY = 44.0
-"""Negative natural logarithm of the relative accuracy aimed at: e^-44 = 8e-20. Sound for any value."""
+"""Negative natural logarithm of the relative accuracy aimed at: e^-44 = 8e-20. Any value is sound."""
 
 MOST_PRODUCTS = 4e7
-"""Largest product of nodes and frequencies of one law: about four seconds. Sound for any value."""
+"""Largest product of nodes and frequencies of one law: about four seconds. Any value is sound."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -908,7 +913,7 @@ class BallLine:
         # Terms of m and -m are conjugate: half of the sum is the term of m = 0 halved, and the real parts of m > 0.
         for m, value in enumerate(self.values[1:], 1):
             total += (value * acb(0, m * turn).exp()).real
-        whole = total * step / arb.pi() * self.scale * (-t * epsilon).exp()
+        integral = total * step / arb.pi() * self.scale * (-t * epsilon).exp()
         low = self.mass / ((t * self.period).exp() - 1)
         u = self.farther
         falls = (-(u - t) * self.period).exp()
@@ -918,7 +923,7 @@ class BallLine:
         cut = self.decayed * (-t * epsilon).exp() / (arb.pi() * last)
         aliases = (low + high).upper()
         # The terms of m != 0 only add to the sum, so they are taken away from one side; the truncation has any sign.
-        value = whole - arb(0).union(aliases) + arb(0, cut.upper())
+        value = integral - arb(0).union(aliases) + arb(0, cut.upper())
         return value.intersection(arb(0).union(self.mass.upper()))
 
 
@@ -930,8 +935,8 @@ def moment(runs: Runs, t: arb, accuracy: int) -> arb:
             value *= (law.normal * (t * t + t) / 2 * count).exp()
         else:
             rough = arb(cumulants(law, float(t))[0]).exp()
-            found = nodes(law, t, 0.0, rough, accuracy)
-            value *= (sum(found.weights, arb(0)) + arb(0, found.error)) ** count
+            rule = nodes(law, t, 0.0, rough, accuracy)
+            value *= (sum(rule.weights, arb(0)) + arb(0, rule.error)) ** count
     return value
 
 
@@ -957,7 +962,7 @@ def place(runs: Runs, epsilon: float, accuracy: float) -> tuple[float, float, fl
     best: tuple[float, float, float] | None = None
     # The period that m < 0 asks for grows as t falls, the one that m > 0 asks for shrinks. ``best`` is the shortest so
     # far that suits both; no lower t can better it once the first alone is as long.
-    # Sound for any shares above 0.
+    # Any shares above 0 are sound.
     for t in (saddle * share for share in (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)):
         if together(runs, t)[0] - together(runs, saddle)[0] + (saddle - t) * epsilon > 3:
             break  # the integrand would be e^3 times as large
@@ -1015,8 +1020,8 @@ def line(runs: Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOS
     count, fallen = reach(runs, exact_t, step, log_delta - base - wanted, scales)
     product, scale, decayed = [acb(1)] * count, arb(1), arb(1)
     z = [acb(exact_t, exact_step * m) for m in range(count)]
-    # Law by law the product of (M(z) / M(t))^k grows, and apart from it M(t)^k and the bound beyond the last frequency.
-    # Dividing by M(t) keeps the numbers near 1.
+    # Three products grow law by law: (M(z) / M(t))^k, M(t)^k and the bound beyond the last frequency. Dividing by M(t)
+    # keeps the numbers near 1.
     for (law, k), rough, share in zip(runs, scales, fallen, strict=True):
         if law.normal is not None:
             v = law.normal * k
@@ -1051,38 +1056,38 @@ def reach(runs: Runs, t: arb, step: float, goal: float, scales: list[arb]) -> tu
     # The frequency rises until the tables' estimates reach the goal; then the rows used are proved. Where the proofs
     # fall short, the next round goes on from the proved values. The bounds returned are proved at the last frequency;
     # after the last round they may miss the goal.
-    for _ in range(40):  # sound for any number
+    for _ in range(40):  # any number is sound
         # The tables' estimates decide how far the frequency rises; nothing is proved by them.
         while True:
-            logs = sum(k * found.at(frequency)[0] for found, (_, k) in zip(tables, runs, strict=True))
+            logs = sum(k * decay.at(frequency)[0] for decay, (_, k) in zip(tables, runs, strict=True))
             if logs - math.log(math.pi * frequency) <= goal + 1:
                 break
             frequency *= 1.04
-            if frequency > step * 200_000:  # sound for any number
+            if frequency > step * 200_000:  # any number is sound
                 raise TooMuch("the characteristic function falls too slowly for a sum over frequencies")
         # The last frequency taken, (count - 1) steps, is above the one that bounds are proved for.
         count = int(frequency / step) + 3
         # A proved value replaces the estimate in its row, after which another row may be better.
         tables = [
-            found.prove(law, t, frequency, top) for found, (law, _), top in zip(tables, runs, scales, strict=True)
+            decay.prove(law, t, frequency, top) for decay, (law, _), top in zip(tables, runs, scales, strict=True)
         ]
-        shares = [_modulus_bound(found, law, t, frequency, k) for found, (law, k) in zip(tables, runs, strict=True)]
+        shares = [_modulus_bound(decay, law, t, frequency, k) for decay, (law, k) in zip(tables, runs, strict=True)]
         proved = sum(float(share(top).log()) for share, top in zip(shares, scales, strict=True))
         if proved - math.log(math.pi * frequency) <= goal + 2:
             break
     return count, shares
 
 
-def _modulus_bound(found: DecayTable, law: Loss, t: arb, frequency: float, k: int) -> Callable[[arb], arb]:
+def _modulus_bound(decay: DecayTable, law: Loss, t: arb, frequency: float, k: int) -> Callable[[arb], arb]:
     """Returns a function of M(t) that bounds (|M(t + iw)| / M(t))^k for all w from ``frequency`` on."""
     if law.normal is not None:
         fall = (-law.normal * k * arb(frequency) ** 2 / 2).exp()
         return lambda top: fall
-    log, row, multiple = found.at(frequency)
-    if log >= 0 or row not in found.bounds:
+    log, row, multiple = decay.at(frequency)
+    if log >= 0 or row not in decay.bounds:
         return lambda top: arb(1)
-    beyond = found.bounds[row]
-    assert multiple * frequency >= found.frequencies[row]
+    beyond = decay.bounds[row]
+    assert multiple * frequency >= decay.frequencies[row]
 
     def share(top: arb) -> arb:
         """Returns the bound from the row's frequency, carried down to the n-th part of it."""

@@ -1,7 +1,7 @@
 """The dominating pairs that the referee judges by, as laws of the privacy loss in balls, and delta of special cases.
 
-The last part, from :func:`state` on, states each mechanism's dominating pairs from the theorems, apart from the code
-of the accountants. It is what a reader has to compare with the papers. The parts before it serve the compositions that
+The last part, from :func:`state` on, states each mechanism's dominating pairs from the theorems, without the code of
+the accountants. A reader has to compare it with the papers. The parts before it serve the compositions that
 the contour integral (``contour.py``) is too slow for.
 
 In reading order:
@@ -20,6 +20,7 @@ statement names its theorem.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -82,33 +83,37 @@ def _both(a: Piece, b: Piece, epsilon: arb) -> arb:
             return value
         start = a.threshold(epsilon - supremum)
     if infimum.is_finite() and bounds[1] > epsilon - infimum:
-        whole = start
+        edge = start
         if not bounds[0] >= epsilon - infimum:
-            whole = a.threshold(epsilon - infimum)
-        left, right = (whole, stop) if a.rises else (stop, whole)
+            edge = a.threshold(epsilon - infimum)
+        left, right = (edge, stop) if a.rises else (stop, edge)
         value += a.mass(a.p, left, right) * b.mass(b.p, b.low, b.high)
         value -= epsilon.exp() * a.mass(a.q, left, right) * b.mass(b.q, b.low, b.high)
-        stop = whole
+        stop = edge
     left, right = (start, stop) if a.rises else (stop, start)
     # Thresholds are balls. The integral goes from midpoint to midpoint; P's mass within the two balls bounds the rest.
     for end in (left, right):
         value += arb(0).union((2 * end.rad() * total(a.p, end) * (-a.curvature * end * end / 2).exp()).upper())
-    left, right = left.mid(), right.mid()
+    return value + _integral(a, b, epsilon, left.mid(), right.mid())
+
+
+def _integral(a: Piece, b: Piece, epsilon: arb, left: arb, right: arb) -> arb:
+    """Returns the integral of :func:`_integrand` between two places, 0 where they are in the other order."""
     if not left < right:
-        return value
+        return arb(0)
     # What has no quadratic is refused here: an error that is raised within Arb's integral leaves it as a SystemError.
     exponents, _ = b.by_exponent()
     if len(exponents) not in (2, 3):
         raise TooMuch("two runs of a law with more than three places of noise")
     if len(exponents) == 3 and not (exponents[2] - 2 * exponents[1] + exponents[0]).contains(0):
         raise TooMuch("two runs of a law whose places of noise are not evenly spaced")
-    found = acb.integral(
+    integral = acb.integral(
         lambda x, analytic: _integrand(a, b, epsilon, x, analytic), acb(left), acb(right), rel_tol=arb(2) ** -70,
         abs_tol=arb(2) ** -170, eval_limit=60_000, depth_limit=200,
     )  # fmt: skip
-    if not found.is_finite():
+    if not integral.is_finite():
         raise TooMuch("the integral over two runs asks for more evaluations")
-    return value + found.real
+    return integral.real
 
 
 def _integrand(a: Piece, b: Piece, epsilon: arb, x: acb, analytic: bool) -> acb:
@@ -119,16 +124,16 @@ def _integrand(a: Piece, b: Piece, epsilon: arb, x: acb, analytic: bool) -> acb:
     common = (-a.curvature * x * x / 2).exp()
     p, q = total(a.p, x), total(a.q, x)
     above = p * common
-    found = acb(arb.nan())
+    value = acb(arb.nan())
     place = _place(b, epsilon.exp() * q / p, analytic)
     if place.is_finite():
-        found = above * _beyond(b, b.p, place) - epsilon.exp() * q * common * _beyond(b, b.q, place)
+        value = above * _beyond(b, b.p, place) - epsilon.exp() * q * common * _beyond(b, b.q, place)
     if analytic:
-        return found
+        return value
     most = acb(arb(0).union(above.real.abs_upper()))
-    if not found.is_finite():
+    if not value.is_finite():
         return most
-    return acb(found.real.intersection(most.real)) if found.real.overlaps(most.real) else found
+    return acb(value.real.intersection(most.real)) if value.real.overlaps(most.real) else value
 
 
 def _place(b: Piece, ratio: acb, analytic: bool) -> acb:
@@ -148,18 +153,18 @@ def _place(b: Piece, ratio: acb, analytic: bool) -> acb:
 def _beyond(b: Piece, terms: Terms, y: acb) -> acb:
     """Returns the mass of a density on the side of y where the loss is larger."""
     end = b.high if b.rises else b.low
-    found = acb(0)
+    total = acb(0)
     for c, alpha in terms:
         if not b.curvature > 0:
             # Exponents of Laplace noise are 1 and -1, so the division is safe.
             part = ((alpha * end).exp() - (alpha * y).exp()) / alpha
-            found += c * (part if b.rises else -part)
+            total += c * (part if b.rises else -part)
             continue
         root, m = (b.curvature / 2).sqrt(), alpha / b.curvature
         side = 1 if b.rises else -1
         part = (side * root * (y - m)).erfc() - (0 if end is None else (side * root * (end - m)).erfc())
-        found += c * (arb.pi() / (2 * b.curvature)).sqrt() * (alpha**2 / (2 * b.curvature)).exp() * part
-    return found
+        total += c * (arb.pi() / (2 * b.curvature)).sqrt() * (alpha**2 / (2 * b.curvature)).exp() * part
+    return total
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -188,14 +193,14 @@ def delta_of_two_batches(direction: str, noise: arb, epsilon: arb) -> arb:
     def inner(x: acb, analytic: bool) -> acb:
         """Returns the mean over the second sum, times the density of the first at x but for its constant."""
         k = bound - (sigma * x - sigma**2 / 2).exp()
-        if not k.real > 0:  # a branch of the logarithm may be crossed, where an analytic function is asked for
+        if not k.real > 0:  # the ball may cross a branch of the logarithm, and no analytic function does
             return acb(arb.nan(), arb.nan()) if analytic else acb(arb(0).union(bound + 1))
         d = sigma / 2 - k.log() / sigma
-        found = _phi(d) - k * _phi(d - sigma) if removes else k * _phi(sigma - d) - _phi(-d)
-        return found * (-x * x / 2).exp()
+        excess = _phi(d) - k * _phi(d - sigma) if removes else k * _phi(sigma - d) - _phi(-d)
+        return excess * (-x * x / 2).exp()
 
-    # Standard deviations at which the integral ends, beyond which lies a mass of less than e^-1800. Sound for any value
-    # above 0: the mass beyond is added.
+    # Standard deviations at which the integral ends, beyond which lies a mass of less than e^-1800. Any value above 0
+    # is sound: the result includes the mass beyond.
     far = 60
     low = arb(-far)
     if not last > low + 1:
@@ -268,9 +273,9 @@ def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb | int, l
             # Noise around a place at the right of the interval, or at its end, rises there.
             rising = [(w, c) for w, c in side if c > inner or (c == inner and first)]
             falling = [(w, c) for w, c in side if not (c > inner or (c == inner and first))]
-            up = sum((w * (-c / scale).exp() for w, c in rising), arb(0)) / 2
-            down = sum((w * (c / scale).exp() for w, c in falling), arb(0)) / 2
-            return tuple((c, arb(a)) for c, a, some in ((up, 1, rising), (down, -1, falling)) if some)
+            risen = sum((w * (-c / scale).exp() for w, c in rising), arb(0)) / 2
+            fallen = sum((w * (c / scale).exp() for w, c in falling), arb(0)) / 2
+            return tuple((c, arb(a)) for c, a, some in ((risen, 1, rising), (fallen, -1, falling)) if some)
 
         over, under = parts(p), parts(q)
         if start is None or stop is None:  # one exponent: a constant loss
@@ -322,7 +327,7 @@ def mixture_of_noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, 
 # ----------------------------------------------------------------------------------------------------
 
 WORTH = 1.2
-"""Least factor by which the best tilt has to grow for a cut to be used. Sound for any value."""
+"""Least factor by which the best tilt has to grow for a cut to be used. Any value is sound."""
 
 
 def likely(runs: contour.Runs, epsilon: float, wanted: float) -> tuple[contour.Runs, arb]:
@@ -330,32 +335,32 @@ def likely(runs: contour.Runs, epsilon: float, wanted: float) -> tuple[contour.R
 
     Returns the runs themselves and 0 where the cut gains nothing.
     """
-    if not any(_endless(piece) for law, _ in runs for piece in law.pieces):
+    if not any(not piece.supremum().is_finite() for law, _ in runs for piece in law.pieces):
         return runs, arb(0)
     tilt = contour.sketched_saddle(runs, epsilon)
     log_delta = contour.sketched_log_delta(runs, tilt, epsilon)
     share = wanted + math.log(sum(k for _, k in runs))
     # The place of the cut depends on delta, and the estimate of delta on the cut: both are iterated until the estimate
     # falls by less than a factor e. Under the whole law's tilt it is far too high, so it only falls.
-    # Sound for any number of guesses.
+    # Any number of guesses is sound.
     for _ in range(16):
-        laws = [within(law, math.sqrt(2 * (share - log_delta))) for law, _ in runs]
+        laws = [drop_tail(law, math.sqrt(2 * (share - log_delta))) for law, _ in runs]
         cut = [(law, k) for (law, _), (_, k) in zip(laws, runs, strict=True)]
-        # A cut that the cumulant (nats) does not see gains nothing. Sound for any value.
+        # A cut that the cumulant (nats) does not see gains nothing. Any value is sound.
         if contour.together(cut, tilt)[0] > contour.together(runs, tilt)[0] - 1e-6:
             return runs, arb(0)
         raised = contour.sketched_saddle(cut, epsilon)
         # delta of the cut law, but no less than about the mass that the cut was placed for.
-        found = max(contour.sketched_log_delta(cut, raised, epsilon), log_delta - wanted)
-        if found > log_delta - 1:
+        log_cut = max(contour.sketched_log_delta(cut, raised, epsilon), log_delta - wanted)
+        if log_cut > log_delta - 1:
             break
-        log_delta = found
+        log_delta = log_cut
     if raised < WORTH * tilt:
         return runs, arb(0)
     return cut, sum((k * mass for (_, mass), (_, k) in zip(laws, runs, strict=True)), arb(0)).upper()
 
 
-def within(law: Loss, reach: float) -> tuple[Loss, arb]:
+def drop_tail(law: Loss, reach: float) -> tuple[Loss, arb]:
     """Returns a law without its largest losses, and P's mass of these.
 
     A piece with unbounded losses ends ``reach`` standard deviations of the noise beyond P's outermost centre or its own
@@ -363,7 +368,7 @@ def within(law: Loss, reach: float) -> tuple[Loss, arb]:
     """
     pieces, beyond = [], arb(0)
     for piece in law.pieces:
-        if _endless(piece):
+        if not piece.supremum().is_finite():
             unit = float(piece.curvature) ** -0.5
             places = [float(alpha) * unit**2 for _, alpha in piece.p]
             start = piece.low if piece.rises else piece.high
@@ -373,11 +378,6 @@ def within(law: Loss, reach: float) -> tuple[Loss, arb]:
             piece = dataclasses.replace(piece, **{"high" if piece.rises else "low": place})
         pieces.append(piece)
     return dataclasses.replace(law, pieces=tuple(pieces)), beyond
-
-
-def _endless(piece: Piece) -> bool:
-    """Whether a piece's losses have no upper bound."""
-    return not piece.supremum().is_finite()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -423,11 +423,12 @@ def delta_of_many_laplace(a: arb, count: int, epsilon: arb) -> arb:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Statements: each mechanism's dominating pairs, from the theorems, apart from the code of the accountants.
+# Statements: each mechanism's dominating pairs, from the theorems, without the code of the accountants.
 #
-# Only a mechanism's JSON record is read (``border.py`` makes it): its type, and its fields, in which a float stands for
-# exactly the number that it is. A statement returns for a direction of a relation the law of Y = log P/Q under P. Where
-# P and Q are mixtures of noise around some places, :func:`mixtures` splits the line at the kinks of the noise.
+# A statement reads a mechanism's JSON record alone (``border.py`` makes it): its type, and its fields, in which a float
+# stands for exactly the number that it is. A statement returns for a direction of a relation the law of Y = log P/Q
+# under P. Where P and Q are mixtures of noise around some places, :func:`mixtures` splits the line at the kinks of the
+# noise.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -464,7 +465,7 @@ def composition(runs: Sequence[tuple[Record, int]], relation: str) -> list[list[
     Equal laws are counted together, and mechanisms that release nothing are left out.
     """
     parts = [(state(record, relation), count) for record, count in runs if count]
-    found = []
+    directions = []
     # Direction i of every law; a law that serves for all directions has a single entry, used in each.
     for i in range(max((len(laws) for laws, _ in parts), default=1)):
         together: dict[tuple, tuple[Loss, int]] = {}
@@ -472,13 +473,13 @@ def composition(runs: Sequence[tuple[Record, int]], relation: str) -> list[list[
             law = laws[min(i, len(laws) - 1)]
             if law.key != ("nothing",):
                 together[law.key] = law, count + together.get(law.key, (law, 0))[1]
-        found.append(list(together.values()))
-        if any(law.alone is not None for law, _ in found[-1]) and sum(count for _, count in found[-1]) > 1:
+        directions.append(list(together.values()))
+        if any(law.alone is not None for law, _ in directions[-1]) and sum(count for _, count in directions[-1]) > 1:
             raise Unstated("random allocation over two batches has a statement of one epoch, alone")
-    return found
+    return directions
 
 
-def whole(steps: Any) -> int:
+def run_count(steps: Any) -> int:
     """Returns a number of runs as an integer; raises ValueError where it is none."""
     count = exact(steps, "steps")
     if isinstance(count, float) or count < 0 or count.denominator != 1:
@@ -493,14 +494,14 @@ def exact(value: Any, name: str) -> Fraction | float:
     if isinstance(value, Fraction):
         return value
     try:
-        found = value if isinstance(value, int) else np.asarray(value)
+        array = value if isinstance(value, int) else np.asarray(value)
     except TypeError:
         raise TypeError(f"{name} = {value} is traced, or no number: a verdict is about numbers.") from None
-    if isinstance(value, bool) or (not isinstance(found, int) and (found.dtype.kind not in "iuf" or found.ndim)):
+    if isinstance(value, bool) or (not isinstance(array, int) and (array.dtype.kind not in "iuf" or array.ndim)):
         raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give a number.")
-    if isinstance(found, int) or found.dtype.kind in "iu":
-        return Fraction(int(found))
-    number = float(found)
+    if isinstance(array, int) or array.dtype.kind in "iu":
+        return Fraction(int(array))
+    number = float(array)
     return Fraction(number) if math.isfinite(number) else number
 
 
@@ -542,29 +543,20 @@ def sample(rate: arb, size: int = 1) -> Weights:
     return [(math.comb(size, k) * rate**k * (1 - rate) ** (size - k), arb(k)) for k in range(size + 1)]
 
 
-def subsampled(kind: str, direction: str, scale: arb, rate: arb, size: int = 1) -> Loss:
-    """A Poisson sample of a group, or of one example, and noise of the given kind."""
+def subsampled(direction: str, scale: Any, sampling_rate: Any, size: int = 1, noise: str = "gaussian") -> Loss:
+    """A Poisson sample of a group, or of one example: noise on the number of those sampled, which is binomial."""
+    scale, rate = real(scale), real(sampling_rate)
     if rate == 0:
         return nothing()
-    if kind == "gaussian" and rate == 1:
+    if noise == "gaussian" and rate == 1:
         return normal(scale, size * (2 if direction == "replace" else 1))
-    key = (kind, float(scale), float(rate), size, direction)
-    return mixture_of_noise(kind, key, scale, *sides(direction, sample(rate, size)))
+    key = (noise, float(scale), float(rate), size, direction)
+    return mixture_of_noise(noise, key, scale, *sides(direction, sample(rate, size)))
 
 
 def subsampled_gaussian(direction: str, noise_multiplier: Any, sampling_rate: Any) -> Loss:
     """Poisson samples and Gaussian noise."""
-    return subsampled("gaussian", direction, real(noise_multiplier), real(sampling_rate))
-
-
-def subsampled_laplace(direction: str, scale: Any, sampling_rate: Any) -> Loss:
-    """Poisson samples and Laplace noise."""
-    return subsampled("laplace", direction, real(scale), real(sampling_rate))
-
-
-def subsampled_group(direction: str, scale: Any, sampling_rate: Any, size: int, noise: str) -> Loss:
-    """A Poisson sample of a group, which moves the sum by its number of sampled examples, a binomial variable."""
-    return subsampled(noise, direction, real(scale), real(sampling_rate), size)
+    return subsampled(direction, noise_multiplier, sampling_rate)
 
 
 def gaussian_mixture(direction: str, noise_multiplier: Any, sensitivities: Any, probabilities: Any) -> Loss:
@@ -574,8 +566,8 @@ def gaussian_mixture(direction: str, noise_multiplier: Any, sensitivities: Any, 
     together: dict[float, arb] = {}
     for place, weight in zip(places, weights, strict=True):
         together[place] = together.get(place, arb(0)) + arb(weight)
-    whole = sum(together.values(), arb(0))
-    mixed = [(w / whole, arb(place)) for place, w in sorted(together.items()) if w != 0]
+    total_weight = sum(together.values(), arb(0))
+    mixed = [(w / total_weight, arb(place)) for place, w in sorted(together.items()) if w != 0]
     key = ("mixture", float(real(noise_multiplier)), tuple(places), tuple(weights), direction)
     if all(place == 0 for _, place in mixed):
         return nothing()
@@ -614,32 +606,28 @@ def truncate(
     return join(("truncated", *(float(field) for field in fields), direction), *laws)
 
 
-def without_replacement(kind: str, scale: arb, rate: arb) -> Loss:
+def without_replacement(direction: str, scale: Any, sampling_rate: Any, noise: str = "gaussian") -> Loss:
     """A sample without replacement (Zhu, Dong and Wang 2022, Theorem 11), for replacing.
 
     With the noise B around 0, A around 2, M = (1-q) B + q A: above 0 the law is that of log M/B under M where x > 1,
     below 0 that of -log M/B under B there (reflect x -> 2 - x), and the rest, 1 - M(x > 1) - B(x > 1), is an atom at 0.
     """
+    scale, rate = real(scale), real(sampling_rate)
     if float(scale) == np.inf or rate == 0:
         return nothing()
     zero, one, two = arb(0), arb(1), arb(2)
     if scale == 0:
         return Loss(("bare", float(rate)), infinite=rate, atoms=((1 - rate, zero),)) if rate < 1 else everything()
     mixed, base = [(1 - rate, zero), (rate, two)], [(one, zero)]
-    above, below = mixtures(kind, scale, mixed, base, one, one), mixtures(kind, scale, base, mixed, one, one)
-    within = 1 - (-1 / scale).exp() if kind == "laplace" else (1 / (scale * two.sqrt())).erf()
-    atom = [((1 - rate) * within, zero)] if rate < 1 else []
-    return join(("without", kind, float(scale), float(rate)), above, below, atoms=atom)
+    above, below = mixtures(noise, scale, mixed, base, one, one), mixtures(noise, scale, base, mixed, one, one)
+    inner_mass = 1 - (-1 / scale).exp() if noise == "laplace" else (1 / (scale * two.sqrt())).erf()
+    atom = [((1 - rate) * inner_mass, zero)] if rate < 1 else []
+    return join(("without", noise, float(scale), float(rate)), above, below, atoms=atom)
 
 
 def gaussian_without_replacement(direction: str, noise_multiplier: Any, sampling_rate: Any) -> Loss:
     """Batches of fixed size and Gaussian noise."""
-    return without_replacement("gaussian", real(noise_multiplier), real(sampling_rate))
-
-
-def laplace_without_replacement(direction: str, scale: Any, sampling_rate: Any) -> Loss:
-    """Batches of fixed size and Laplace noise."""
-    return without_replacement("laplace", real(scale), real(sampling_rate))
+    return without_replacement(direction, noise_multiplier, sampling_rate)
 
 
 def laplace(direction: str, scale: Any) -> Loss:
@@ -678,10 +666,10 @@ def discrete_gaussian(direction: str, scale: Any, sensitivity: int, reach: int) 
     limit = int(42 * max(float(s), 0.05)) + 2
     half = [(-kappa * n * n / 2).exp() for n in range(limit + 1)]
     beyond = 2 * (-kappa * (limit + 1) ** 2 / 2).exp() / (1 - (-kappa * (limit + 1)).exp())
-    whole = half[0] + 2 * sum(half[1:], arb(0)) + arb(0).union(beyond)
+    normalizer = half[0] + 2 * sum(half[1:], arb(0)) + arb(0).union(beyond)
     step = width / s**2
     atoms = [
-        (half[abs(n - width)] / whole, ball(step * (2 * n - width) / 2))
+        (half[abs(n - width)] / normalizer, ball(step * (2 * n - width) / 2))
         for n in range(width - limit, width + limit + 1)
     ]
     key = ("discrete gaussian", s, width)
@@ -778,13 +766,13 @@ def unknown_functions(direction: str, **_: Any) -> Loss:
 STATEMENTS: dict[str, Callable[..., Loss]] = {
     "Gaussian": gaussian,
     "PoissonSubsampledGaussian": subsampled_gaussian,
-    "PoissonSubsampledGroup": subsampled_group,
+    "PoissonSubsampledGroup": subsampled,
     "GaussianMixture": gaussian_mixture,
     "TruncatedPoissonGaussian": truncate,
     "GaussianWithoutReplacement": gaussian_without_replacement,
-    "LaplaceWithoutReplacement": laplace_without_replacement,
+    "LaplaceWithoutReplacement": functools.partial(without_replacement, noise="laplace"),
     "Laplace": laplace,
-    "PoissonSubsampledLaplace": subsampled_laplace,
+    "PoissonSubsampledLaplace": functools.partial(subsampled, noise="laplace"),
     "DiscreteLaplace": discrete_laplace,
     "DiscreteGaussian": discrete_gaussian,
     "PureDP": pure,

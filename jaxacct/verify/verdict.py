@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 
 ENOUGH = 1e-14
-"""Relative radius of a ball at which no further route is tried. Sound for any value."""
+"""Relative radius of a ball at which no further route is tried. Any value is sound."""
 
 MOST_ATOMS = 2000
-"""Largest number of sums of finite losses, for each of which a closed form is evaluated. Sound for any value."""
+"""Largest number of sums of finite losses, for each of which a closed form is evaluated. Any value is sound."""
 
 BITS = 192
-"""Bits of precision; the routes that fail are tried once more with three times as many. Sound for any value."""
+"""Bits of precision; the routes that fail are tried once more with three times as many. Any value is sound."""
 
 
 class Direction:
@@ -93,29 +93,34 @@ class Direction:
             return arb(0)
         if math.isinf(epsilon) or self.infinite == 1 or self.supremum <= epsilon:
             return self.infinite
-        best, refused = None, []
-        routes = self._routes()
-        # The routes in turn until one is precise enough, then again with more bits. Each ball holds delta, and the
-        # narrowest is kept. Too much work stays too much; failures of arithmetic may vanish with more bits.
-        for bits in (BITS, 3 * BITS):
-            with ctx.workprec(bits + sum(k for _, k in self.runs).bit_length()):
-                for route in list(routes):
-                    try:
-                        found = route(arb(epsilon))
-                    except (TooMuch, ArithmeticError, OverflowError) as missing:
-                        refused.append(str(missing) or type(missing).__name__)
-                        if isinstance(missing, TooMuch):
-                            routes.remove(route)
-                        continue
-                    if not found.is_finite():
-                        continue
-                    found = self.infinite + found
-                    best = found if best is None or found.rad() < best.rad() else best
-                    if best.rad() <= ENOUGH * abs(best):
-                        return best
+        best, refusals = None, dict[str, None]()
+        for ball in self._enclosures(epsilon, refusals):
+            best = ball if best is None or ball.rad() < best.rad() else best
+            if best.rad() <= ENOUGH * abs(best):
+                return best
         if best is None:
-            self.refused = "; ".join(dict.fromkeys(refused)) or "no ball is finite"
+            self.refused = "; ".join(refusals) or "no ball is finite"
         return self.infinite.union(arb(1)) if best is None else best
+
+    def _enclosures(self, epsilon: float, refusals: dict[str, None]) -> Iterator[arb]:
+        """Yields finite balls that hold the delta at ``epsilon``, of each route in turn, then again with more bits.
+
+        A route that fails adds its reason to ``refusals``. Too much work stays too much; failures of arithmetic may
+        vanish with more bits.
+        """
+        routes = self._routes()
+        for bits in (BITS, 3 * BITS):
+            for route in list(routes):
+                try:
+                    with ctx.workprec(bits + sum(k for _, k in self.runs).bit_length()):
+                        ball = self.infinite + route(arb(epsilon))
+                except (TooMuch, ArithmeticError, OverflowError) as failure:
+                    refusals[str(failure) or type(failure).__name__] = None
+                    if isinstance(failure, TooMuch):
+                        routes.remove(route)
+                else:
+                    if ball.is_finite():
+                        yield ball
 
     def ball(self, epsilon: float) -> arb:
         """Returns the ball of :meth:`delta`, computed once at each epsilon."""
@@ -136,7 +141,7 @@ class Direction:
         # A ball that holds ``delta`` is narrowed until it lies on one side, and replaces the one seen.
         ball = self.ball(epsilon)
         if not (ball <= delta or ball > delta):
-            ball = self.seen[epsilon] = self.narrow(epsilon, ball, lambda found: bool(found <= delta or found > delta))
+            ball = self.seen[epsilon] = self.narrow(epsilon, ball, lambda part: bool(part <= delta or part > delta))
         return ball
 
     def below(self, epsilon: float, delta: float) -> arb | None:
@@ -161,23 +166,23 @@ class Direction:
 
         The ball is returned unchanged where it is narrow already, and where no lattice is worth its time.
         """
-        # A ball of that relative radius is narrower than a lattice would make it. Sound for any value.
+        # A ball of that relative radius is narrower than a lattice would make it. Any value is sound.
         if not self.runs or ball.rad() <= 1e-10 * abs(ball) or len(self.runs) == sum(k for _, k in self.runs) == 1:
             return ball
         start = time.process_time()
         # Each lattice is four times as fine as the one before, and takes about five times as long. None is begun after
         # 16 seconds of processor time: whether a close claim is decided or UNDECIDED may depend on the machine's speed.
-        # Both balls hold delta, so their intersection does. Sound for any sizes and any time.
+        # Both balls hold delta, so their intersection does. Any sizes and any time are sound.
         for size in (2**11, 2**13, 2**15, 2**17, 2**19):
             if enough(ball) or time.process_time() - start > 16.0:
                 break
             try:
                 with ctx.workprec(BITS + 32):
-                    found = self.infinite + self._sandwich(arb(epsilon), size)
+                    sandwich = self.infinite + self._sandwich(arb(epsilon), size)
             except (TooMuch, ArithmeticError, OverflowError, ValueError):
                 continue
-            if found.is_finite() and found.overlaps(ball):
-                ball = found.intersection(ball)
+            if sandwich.is_finite() and sandwich.overlaps(ball):
+                ball = sandwich.intersection(ball)
         return ball
 
     def _sandwich(self, epsilon: arb, size: int) -> arb:
@@ -220,7 +225,7 @@ class Direction:
         # Up to three runs of a law are enough to tell whether there are two in all.
         pair = [law for law, k in rest for _ in range(min(k, 3))]
         if len(pair) == 2:
-            # Each sum of the atoms takes an integral: at most 20. Sound for any number.
+            # Each sum of the atoms takes an integral: at most 20. Any number is sound.
             both = functools.partial(statements.delta_of_two_runs, *pair)
             return [lambda e: self._shift(finite, both, e, 20), self._integrate]
         return [self._integrate]
@@ -246,12 +251,12 @@ class Direction:
         for where, line, beyond, share in self.lines:
             # A line is valid at every epsilon; the radius shows whether it is still tight at this one.
             if abs(where - float(epsilon)) <= 1e-3 * abs(where):
-                found = line.delta(epsilon) + beyond
-                if found.rad() <= share * abs(found):
-                    return found
-        # Less and less accuracy is asked for until a line is short enough, where the transform falls slowly: e^-27 =
+                ball = line.delta(epsilon) + beyond
+                if ball.rad() <= share * abs(ball):
+                    return ball
+        # Where the transform falls slowly, each try wants less accuracy, until a line is short enough: e^-27 =
         # 2e-12 and e^-16 = 1e-7. The last try, of four times the work, is for few runs at small sampling rates, whose
-        # loss is nearly an atom; only its failure is raised. Sound for any values.
+        # loss is nearly an atom; only its failure is raised. Any values are sound.
         products = contour.MOST_PRODUCTS
         for wanted, most in ((contour.ACCURACY, products), (27.0, products), (16.0, products), (16.0, 4 * products)):
             try:
@@ -270,7 +275,7 @@ def closed_form(law: Loss, count: int) -> Callable[[arb], arb] | None:
     """Returns delta of ``count`` runs as a function of epsilon of any sign in closed form; None where there is none."""
     if count == 1:
         return law.single
-    if law.laplace is not None and count <= 1000:  # a sum of count^2/2 terms; sound for any number
+    if law.laplace is not None and count <= 1000:  # a sum of count^2/2 terms; any number is sound
         return lambda epsilon: statements.delta_of_many_laplace(law.laplace, count, epsilon)
     return None
 
@@ -389,16 +394,16 @@ def delta(
 
 def number(value: object, name: str) -> float:
     """Returns a number as a float64; raises TypeError or ValueError for no number, NaN, or one that is no float64."""
-    given = exact(value, name)
+    fraction = exact(value, name)
     try:
-        found = float(given)
+        rounded = float(fraction)
     except OverflowError:
         raise ValueError(f"{name} is beyond float64: give a float.") from None
-    if math.isnan(found):
+    if math.isnan(rounded):
         raise ValueError(f"{name} is nan: give a number.")
-    if not isinstance(given, float) and Fraction(found) != given:
+    if not isinstance(fraction, float) and Fraction(rounded) != fraction:
         raise ValueError(f"{name} = {value} is no float64, and what is near it would be judged: give one.")
-    return found
+    return rounded
 
 
 def ends_of_claim(bracket: Claim) -> tuple[float, float]:
@@ -437,11 +442,16 @@ def _judge(
             return Verdict(Ruling.REFUTED, question.truth(lower, upper, above), f"{wrong}.")
         if above and below:
             return Verdict(Ruling.PROVED, question.bracket_of(lower, upper), "both ends, in ball arithmetic.")
-        open_ends = " and ".join(name for name, known in (("lower", below), ("upper", above)) if not known)
-        known = question.bracket_of(lower if below else 0.0, upper if above else most)
-        refused = dict.fromkeys(direction.refused for direction in question.directions if direction.refused)
-        why = "; ".join(refused) or "the ball for delta holds the value claimed"
-        return Verdict(Ruling.UNDECIDED, known, f"{open_ends}: {why}.")
+        return _leave_open(question, {"lower": lower if below else None, "upper": upper if above else None}, most)
+
+
+def _leave_open(question: _Epsilon | _Delta, proved: dict[str, float | None], most: float) -> Verdict:
+    """Returns the verdict where an end is not proved: its reason is that of the routes, or a ball that is too wide."""
+    open_ends = " and ".join(name for name, end in proved.items() if end is None)
+    lower, upper = (default if end is None else end for end, default in zip(proved.values(), (0.0, most), strict=True))
+    refused = dict.fromkeys(direction.refused for direction in question.directions if direction.refused)
+    why = "; ".join(refused) or "the ball for delta holds the value claimed"
+    return Verdict(Ruling.UNDECIDED, question.bracket_of(lower, upper), f"{open_ends}: {why}.")
 
 
 class _Epsilon:
@@ -452,12 +462,12 @@ class _Epsilon:
     """
 
     def __init__(self, directions: list[Direction], delta: float) -> None:
-        self.directions, self.given, self.narrows = directions, arb(delta), True
+        self.directions, self.delta, self.narrows = directions, arb(delta), True
 
     def _ball(self, direction: Direction, epsilon: float) -> arb:
         """Returns a ball for delta of a direction."""
         if self.narrows:
-            return direction.judge(epsilon, self.given, bound_first=len(self.directions) > 1)
+            return direction.judge(epsilon, self.delta, bound_first=len(self.directions) > 1)
         return direction.ball(epsilon)
 
     def at_most(self, epsilon: float) -> bool | None:
@@ -468,14 +478,14 @@ class _Epsilon:
 
     def _reaches(self, direction: Direction, epsilon: float) -> bool | None:
         """Returns whether delta of a direction at ``epsilon`` is at most the given one."""
-        if self.given == 0 and direction.runs:
+        if self.delta == 0 and direction.runs:
             # delta is 0 from the essential supremum on, and nowhere before.
             if not direction.bounded:
                 # A ball that overflowed decides nothing; one certainly beyond all finite float64 does.
                 return False if direction.infinite > 0 or direction.supremum > arb(2) ** 1024 else None
             return _decide(direction.supremum <= epsilon, direction.supremum > epsilon)
         ball = self._ball(direction, epsilon)
-        return _decide(ball <= self.given, ball > self.given)
+        return _decide(ball <= self.delta, ball > self.delta)
 
     def at_least(self, epsilon: float) -> bool | None:
         """Returns whether the truth is at least ``epsilon``; None where that is not known."""
@@ -486,14 +496,14 @@ class _Epsilon:
         if not direction.runs:
             return False
         # delta falls to the mass of infinite losses and is equal to it from the supremum of the finite ones on.
-        if direction.infinite > self.given:
+        if direction.infinite > self.delta:
             return True
-        if self.given == 0 or (direction.infinite >= self.given and direction.infinite <= self.given):
+        if self.delta == 0 or (direction.infinite >= self.delta and direction.infinite <= self.delta):
             return _decide(direction.supremum >= epsilon, direction.supremum < epsilon)
         if math.isinf(epsilon):
-            return _decide(False, direction.infinite < self.given)
+            return _decide(False, direction.infinite < self.delta)
         ball = self._ball(direction, epsilon)
-        return _decide(ball > self.given, ball < self.given)
+        return _decide(ball > self.delta, ball < self.delta)
 
     def bracket_of(self, lower: float, upper: float) -> tuple[float, float]:
         """Returns the bracket that the proved ends give."""
@@ -504,10 +514,10 @@ class _Epsilon:
         wrong = upper if above is False else lower
         low, high = (max(upper, 0.0), math.inf) if above is False else (0.0, lower)
         some = [direction for direction in self.directions if direction.runs]
-        if any(direction.infinite > self.given for direction in some):
+        if any(direction.infinite > self.delta for direction in some):
             return math.inf, math.inf
         # At delta = 0 the truth is the largest supremum: at least each ball's low end, at most the largest high end.
-        if self.given == 0 and some:
+        if self.delta == 0 and some:
             lows, highs = ([end(direction.supremum) for direction in some] for end in (float_below, float_above))
             return max(low, *lows), min(high, max(highs))
         self.narrows = False  # a narrow bracket asks for narrow balls
@@ -530,7 +540,7 @@ class _Epsilon:
             if any(ball.rad() > 1e-6 * abs(ball) for ball in balls):
                 return math.nan
             largest = max((ball.mid() for ball in balls), key=float)
-            return float((largest / self.given).log()) if largest > 0 else -math.inf
+            return float((largest / self.delta).log()) if largest > 0 else -math.inf
 
         x, y = start, max(start * 1.0001, 1e-9)
         f, g = above(x), above(y)
@@ -550,12 +560,12 @@ class _Delta:
     """The largest delta of the directions at a given epsilon."""
 
     def __init__(self, directions: list[Direction], epsilon: float) -> None:
-        self.directions, self.given = directions, epsilon
+        self.directions, self.epsilon = directions, epsilon
 
     def _balls(self, delta: float) -> Iterator[arb]:
-        """Yields a ball for each direction, computed only when it is asked for."""
+        """Yields a ball for each direction, and computes it only then."""
         several = len(self.directions) > 1
-        return (direction.judge(self.given, delta, bound_first=several) for direction in self.directions)
+        return (direction.judge(self.epsilon, delta, bound_first=several) for direction in self.directions)
 
     def at_most(self, delta: float) -> bool | None:
         """Returns whether the truth is at most ``delta``; None where that is not known."""
@@ -569,7 +579,7 @@ class _Delta:
         """Returns the ball for delta, as far as it was computed, within the proved ends."""
         low, high = max(lower, 0.0), min(upper, 1.0)
         known = [{**direction.bounds, **direction.seen} for direction in self.directions]
-        balls = [each[self.given] for each in known if self.given in each]
+        balls = [each[self.epsilon] for each in known if self.epsilon in each]
         if len(balls) == len(self.directions):
             high = min(high, max([0.0, *map(float_above, balls)]))
         return max([low, *map(float_below, balls)]), high
@@ -577,8 +587,8 @@ class _Delta:
     def truth(self, lower: float, upper: float, above: bool | None) -> tuple[float, float]:
         """Returns the ball."""
         for direction in self.directions:
-            if self.given not in direction.bounds:
-                direction.ball(self.given)
+            if self.epsilon not in direction.bounds:
+                direction.ball(self.epsilon)
         return self.bracket_of(0.0, 1.0)
 
 
@@ -599,17 +609,17 @@ def _all(known: Iterable[bool | None]) -> bool | None:
 
 def _any(known: Iterable[bool | None]) -> bool | None:
     """Returns whether any holds; entries after a True one are not evaluated."""
-    found = _all(None if entry is None else not entry for entry in known)
-    return None if found is None else not found
+    none_holds = _all(None if entry is None else not entry for entry in known)
+    return None if none_holds is None else not none_holds
 
 
 def float_below(ball: arb) -> float:
     """Returns a float64 at or below all of a ball."""
-    found = float(ball.lower())
-    return found if arb(found) <= ball.lower() else math.nextafter(found, -math.inf)
+    rounded = float(ball.lower())
+    return rounded if arb(rounded) <= ball.lower() else math.nextafter(rounded, -math.inf)
 
 
 def float_above(ball: arb) -> float:
     """Returns a float64 at or above all of a ball."""
-    found = float(ball.upper())
-    return found if arb(found) >= ball.upper() else math.nextafter(found, math.inf)
+    rounded = float(ball.upper())
+    return rounded if arb(rounded) >= ball.upper() else math.nextafter(rounded, math.inf)

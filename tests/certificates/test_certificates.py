@@ -18,7 +18,8 @@ import pytest
 
 import jaxacct as ja
 from jaxacct import certificates, json_files, specs
-from jaxacct.certificates import text_of
+from jaxacct.certificates import claims, folders
+from jaxacct.certificates.folders import text_of
 from jaxacct.cli import main
 from jaxacct.display import rounded_up
 from jaxacct.mechanisms.records import mechanism_of, record_of
@@ -96,7 +97,7 @@ def test_it_is_what_the_accountants_say_in_the_published_format(folder, made):
     shown = (folder / "certificate.html").read_text()
     assert "4.37718" in shown
     assert "one person&#x27;s record" in shown
-    assert certificates.without_picture(shown) == certificates.html(made, None)
+    assert folders.without_picture(shown) == folders.html(made, None)
 
 
 @pytest.mark.exhaustive
@@ -107,7 +108,7 @@ def test_the_page_for_paper_is_one_page_in_words(made):
     said = made["assumptions"]
     for text in ("before training.", "before training", "The office fixed all of this. " * 40):
         said[1]["said_by"] = f"the spec: {text}"
-        content = certificates.for_print(made)
+        content = folders.for_print(made)
         sections = [plot.Section(**section) for section in content.pop("sections")]
         cells = [cell for section in sections for row in section.rows for cell in row]
         assert not any(".." in cell.replace("...", "") or "{" in cell for cell in cells)
@@ -118,7 +119,7 @@ def test_the_page_for_paper_is_one_page_in_words(made):
         assert plot.write(plot.Document(chart=chart, sections=sections, **content), io.BytesIO()) == 1
     many = copy.deepcopy(made)
     many["releases"] = [{"mechanism": {"type": "DiscretePair", "p": [0.001] * 1000}, "count": [1, 2]}] * 90
-    rows = certificates.for_print(many)["sections"][0]["rows"]
+    rows = folders.for_print(many)["sections"][0]["rows"]
     assert rows[0] == ("3 times, in turn", "Discrete pair, p 0.001, 0.001, 0.001, 0.001 ... (1,000 in all)")
     assert (len(rows), rows[-1][1]) == (12, "and 79 more mechanisms, which certificate.json lists.")
 
@@ -149,11 +150,9 @@ def test_every_byte_of_every_field_is_sealed(folder, made, tmp_path):
 
 def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypatch, tmp_path):
     """Whoever computes hashes anew still has to have true brackets, and words and numbers that follow from the spec."""
-    monkeypatch.setattr(certificates, "derive", remembered(certificates.derive))
-    judged = certificates.ask_referee
-    monkeypatch.setattr(
-        certificates, "ask_referee", lambda spec, bracket: judge(json_files.dumps([spec.given, bracket]))
-    )
+    monkeypatch.setattr(claims, "derive", remembered(claims.derive))
+    judged = claims.ask_referee
+    monkeypatch.setattr(claims, "ask_referee", lambda spec, bracket: judge(json_files.dumps([spec.given, bracket])))
     judge = functools.cache(lambda text: judged(specs.parsed(json.loads(text)[0]), json.loads(text)[1]))
     file, refuted = tmp_path / "certificate.json", 0
     for path in leaves({key: value for key, value in made.items() if key != "seal"}):
@@ -162,8 +161,8 @@ def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypat
             continue
         forged = changed({key: value for key, value in made.items() if key != "seal"}, path)
         if path[0] == "spec":
-            forged["sha256"]["spec"] = certificates.digest(forged["spec"])
-        file.write_bytes(text_of(forged | {"seal": certificates.digest(forged)}))
+            forged["sha256"]["spec"] = claims.digest(forged["spec"])
+        file.write_bytes(text_of(forged | {"seal": claims.digest(forged)}))
         try:
             assert certificates.check(file).status == "REFUTED", name
             refuted += 1
@@ -173,7 +172,7 @@ def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypat
 
 
 def test_a_new_seal_adds_nothing_and_hides_no_claim_below_its_bracket(folder, made, monkeypatch, tmp_path):
-    monkeypatch.setattr(certificates, "derive", remembered(certificates.derive))
+    monkeypatch.setattr(claims, "derive", remembered(claims.derive))
     below = made["claim"]["epsilon"] * (1 - 5e-7)
     forged = [
         ({"approved_by": "somebody"}, "the certificate is"),
@@ -184,8 +183,8 @@ def test_a_new_seal_adds_nothing_and_hides_no_claim_below_its_bracket(folder, ma
     ]  # fmt: skip
     for change, why in forged:
         value = {key: entry for key, entry in (made | change).items() if key != "seal"}
-        value = certificates.add_words(value)
-        (tmp_path / "certificate.json").write_bytes(text_of(value | {"seal": certificates.digest(value)}))
+        value = claims.add_words(value)
+        (tmp_path / "certificate.json").write_bytes(text_of(value | {"seal": claims.digest(value)}))
         with pytest.raises(ValueError, match=why):
             certificates.check(tmp_path / "certificate.json")
     (tmp_path / "certificate.json").write_text('{"a":' * 900 + "1" + "}" * 900)
@@ -201,7 +200,7 @@ def test_a_new_seal_adds_nothing_and_hides_no_claim_below_its_bracket(folder, ma
 
 
 def texts(given):
-    return " ".join(one["text"] for one in certificates.assumptions(specs.parsed(given)))
+    return " ".join(one["text"] for one in claims.assumptions(specs.parsed(given)))
 
 
 def test_what_is_within_a_search_or_a_turn_is_assumed_too():
@@ -281,14 +280,14 @@ def test_cut_batches_are_paid_for_in_delta():
                    "composition": composition | {"relation": "add_or_remove", "cut_probability": 1e-9}},
         "final": {"delta": 1e-5, "guarantee": ""},
     }  # fmt: skip
-    found = certificates.derive({"parts": [{"report": report}]})
+    found = claims.derive({"parts": [{"report": report}]})
     epsilon, left = found["claim"]["epsilon"], found["bracket"]["given"]
     assert left + (1 + 2.718281828459046**epsilon) * 1e-9 <= 1e-5
     assert left > 1e-5 * (1 - 0.02)
     assert epsilon == ja.epsilon(ja.Gaussian(10.0), 100, left).upper > ja.epsilon(ja.Gaussian(10.0), 100, 1e-5).upper
     report["config"]["composition"]["cut_probability"] = 1e-3
     with pytest.raises(ValueError, match="cost more than delta"):
-        certificates.derive({"parts": [{"report": report}]})
+        claims.derive({"parts": [{"report": report}]})
 
 
 COMPOSED = {
@@ -429,20 +428,20 @@ WRONG = {
 def test_what_cannot_be_certified_is_refused_with_the_reason(name):
     given, words = WRONG[name]
     with pytest.raises(ValueError, match=words):
-        certificates.derive(given)
+        claims.derive(given)
 
 
 def test_the_hash_of_the_code_is_that_of_its_files(made):
     package = pathlib.Path(ja.__file__).parent
     assert len(list(package.rglob("*.py"))) > 100
-    assert made["sha256"]["code"] == certificates.code_digest() != hashlib.sha256().hexdigest()
-    assert made["sha256"]["spec"] == certificates.digest(made["spec"])
+    assert made["sha256"]["code"] == claims.code_digest() != hashlib.sha256().hexdigest()
+    assert made["sha256"]["spec"] == claims.digest(made["spec"])
 
 
 @pytest.mark.parametrize("relation", ["add_or_remove", "remove", "add"])
 def test_the_picture_is_nowhere_below_what_is_proved(relation):
     profile = {"epsilon": [0.2, 0.5, 1.1, 1.9, 2.1], "delta": [0.3, 0.1, 0.01, 1e-3, 1e-5]}
-    rates, success = certificates.attack_curve({"profile": profile, "relation": relation})
+    rates, success = claims.attack_curve({"profile": profile, "relation": relation})
     assert (rates[0], rates[-1]) == (0.0, 1.0)
     assert rates == sorted(rates)
     for x in np.random.default_rng(0).uniform(size=2000) ** 3:
@@ -462,9 +461,9 @@ def test_what_is_printed_is_what_the_page_says(made):
         parts = content.values() if isinstance(content, dict) else content
         return [text for part in parts if not isinstance(part, float) for text in texts(part)]
 
-    on_paper = "\n".join(texts(certificates.for_print(made)))
-    shown = html.unescape(certificates.html(made, None))
-    assert all(text in shown for pair in certificates.facts(made) for text in pair)
+    on_paper = "\n".join(texts(folders.for_print(made)))
+    shown = html.unescape(folders.html(made, None))
+    assert all(text in shown for pair in folders.facts(made) for text in pair)
     verdict = made["verdict"]
     for fact in (made["route"], verdict["status"], verdict["reason"], made["unit"], made["sha256"]["code"]):
         assert fact in on_paper
@@ -472,7 +471,7 @@ def test_what_is_printed_is_what_the_page_says(made):
     for one in made["assumptions"]:
         assert one["text"].removesuffix(".") in on_paper
         assert one["void_if"].removesuffix(".") in on_paper
-    assert all(what in shown for _, what in certificates.releases_of(made))
+    assert all(what in shown for _, what in folders.releases_of(made))
 
 
 @pytest.mark.exhaustive

@@ -123,3 +123,47 @@ def test_one_item_of_pure_privacy_is_a_plan():
     # A count that float32 cannot hold.
     runs = calibrate.most_runs(ja.Gaussian(3.0001e4), 1.0, 1e-5)
     assert int(np.float32(runs)) != runs
+
+
+def worst_of_ranges(ranges, costs, budget, epsilon, fine=20):
+    """Returns the value of an adversary who chooses exponential mechanisms, and their losses, from all results so far.
+
+    Of a range e a run has the losses t and t - e, with t a multiple of a twentieth of the smallest range. So all paths
+    are on a mesh, and the value is that of one adversary, though not of the best.
+    """
+    mesh = min(ranges) / fine
+    reach = round(budget // min(costs) * max(ranges) / mesh)
+    losses = mesh * np.arange(-reach, reach + 1)
+    values = [np.maximum(-np.expm1(epsilon - losses), 0.0)]
+    for left in range(1, budget + 1):
+        best = values[0]
+        for e, cost in zip(ranges, costs, strict=True):
+            if cost > left:
+                continue
+            last = round(e / mesh)
+            # Beyond the mesh nothing is won, and below it as little.
+            padded = np.pad(values[left - cost], last)
+            for t in range(last + 1):
+                share = math.expm1(t * mesh - e) / math.expm1(-e)
+                higher, lower = (padded[last + by :][: losses.size] for by in (t, t - last))
+                best = np.maximum(best, share * higher + (1 - share) * lower)
+        values.append(best)
+    return [float(value[reach]) for value in values]
+
+
+def test_an_adversary_breaks_whatever_exceeds_the_limit():
+    """The pair of exponential mechanisms is the worst of many: in a game no adversary has the losses of that pair."""
+    ranges, costs = (0.5, 0.25), (3, 1)
+    items = [(ja.ExponentialMechanism(e), 1) for e in ranges]
+    menu = certify(1.0, 1e-2, items, costs=costs)
+    most = limit(menu)
+    values = worst_of_ranges(ranges, costs, most + 1, 1.0)
+    assert values[menu.budget] <= menu.value <= 1e-2 < values[most + 1]
+
+
+@pytest.mark.exhaustive
+def test_the_limit_of_one_item_is_below_the_first_run_that_is_known_to_cost_more():
+    menu = certify(1.0, 1e-2, [ja.ExponentialMechanism(0.5)])
+    most = limit(menu)
+    assert menu.budget <= most <= 1.5 * menu.budget
+    assert certified.delta(ja.ExponentialMechanism(0.5), most + 1, 1.0).lower > 1e-2

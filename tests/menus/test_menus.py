@@ -18,7 +18,7 @@ def test_a_menu_of_one_item_is_a_plan(epsilon):
     menu = certify(epsilon, 1e-5, [STEP])
     planned = calibrate.steps(epsilon, 1e-5, STEP.noise_multiplier, STEP.sampling_rate)
     assert menu.budget == int(planned.value) == calibrate.most_runs(STEP, epsilon, 1e-5)
-    assert limit(menu) == menu.budget
+    assert limit(menu) == menu.budget == limit(certify(epsilon, 1e-5, [STEP], costs=[7])) // 7
     assert menu.value <= 1e-5
     assert menu.share(0) == 1.0
     assert certify(epsilon, 1e-5, [STEP], costs=[7]).budget == 7 * menu.budget

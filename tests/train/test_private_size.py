@@ -11,8 +11,8 @@ from helpers.shared import SGD, sharing
 
 import jaxacct as ja
 from jaxacct import strategies, train
+from jaxacct.certificates.specs import unit_of
 from jaxacct.cli import build_parser, training
-from jaxacct.specs import unit_of
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.settings import public_size
 from jaxacct.train.trainer import fingerprint

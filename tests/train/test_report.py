@@ -184,7 +184,7 @@ def test_the_picture_is_drawn_without_touching_matplotlibs_state(tmp_path):
 
 
 def test_a_report_is_enough_for_a_certificate():
-    from jaxacct.certificates import derive
+    from jaxacct.certificates.claims import derive
 
     trainer = make()
     report = json.loads(json.dumps(build_report(trainer, trainer.fit(steps=4))))

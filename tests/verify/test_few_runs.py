@@ -32,7 +32,7 @@ def test_outcomes_left_out_add_at_most_their_mass(i):
     draw = np.random.default_rng(i)
     for _ in range(12):
         epsilon, reach = arb(float(draw.normal(0, 0.3))), float(draw.uniform(0, 6))
-        cut, beyond = statements.within(law, reach)
+        cut, beyond = statements.drop_tail(law, reach)
         missed = law.single(epsilon) - cut.single(epsilon)
         assert missed >= -arb(1e-40)
         assert missed <= beyond + arb(1e-40)
@@ -44,7 +44,7 @@ def test_outcomes_left_out_add_at_most_their_mass(i):
 @pytest.mark.parametrize("t", [1.0, 10.0, 40.0])
 def test_a_law_that_is_cut_far_below_its_tilted_centre_has_its_moment(t):
     # N(1, 1) against N(0, 1): E[e^(tY); x < c] = e^((t^2 + t) / 2) P(N < c - 1 - t).
-    cut, _ = statements.within(
+    cut, _ = statements.drop_tail(
         statements.mixtures("gaussian", arb(1), [(arb(1), arb(1))], [(arb(1), arb(0))], arb(1)), 3.0
     )
     place = cut.pieces[0].high
