@@ -113,8 +113,8 @@ def __getattr__(name: str) -> _typing.Any:
     if name in _HOMES or name[:1].isupper():
         home = _importlib.import_module(f"jaxacct.{_HOMES.get(name, 'mechanisms')}")
         if name in _HOMES or name in home.__all__:
-            found = globals()[name] = getattr(home, name)
-            return found
+            globals()[name] = value = getattr(home, name)
+            return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

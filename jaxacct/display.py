@@ -109,10 +109,10 @@ def float_of(text: str) -> float:
     return value
 
 
-def number(text: str) -> float:
+def parse_number(text: str) -> float:
     """Returns the number that a text gives, a fraction rounded up; raises ValueError where it is no number.
 
-    >>> number("1e-5"), number("64/1000")
+    >>> parse_number("1e-5"), parse_number("64/1000")
     (1e-05, 0.064)
     """
     over, slash, under = (word.strip() for word in text.partition("/"))

@@ -307,7 +307,7 @@ class _Levelled(_PlainPolicy):
     period: int
     query_noise: float = 100.0
     lookahead: float = 0.0
-    up: bool = True
+    may_rise: bool = True
 
     adaptive = True
 
@@ -348,8 +348,8 @@ class _Levelled(_PlainPolicy):
 
     def adapt(self, state: Levels, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> Levels:
         rise = is_rise(answer, self.query_noise, state.best)
-        move = jnp.where(rise, 1 if self.up else 0, -1)
-        if self.up and self.lookahead:
+        move = jnp.where(rise, 1 if self.may_rise else 0, -1)
+        if self.may_rise and self.lookahead:
             now = self.setting(state, step)
             steps = jnp.ceil(self.lookahead / now.sampling_rate)
             lasts = ledger.would_grant(PoissonSubsampledGaussian(*now), steps)
@@ -373,12 +373,13 @@ class AdaptiveNoise(_Levelled):
             adaptation asks for and pays; more where it costs a visible part of the budget.
         lookahead: expected passes over the data that the ledger must still grant for the noise to rise; 0 for no such
             condition. An odometer grants whatever is valid, so with one the condition always holds.
-        up: whether it may rise at all. False for fine-tuning, as in the paper, which starts high and only goes down.
+        may_rise: whether the level may rise at all. False for fine-tuning, as in the paper, which starts high and only
+            goes down.
 
-    Source: Lécuyer (2021), section 5.1 (``up``, every 10 epochs, 50 epochs of lookahead) and 5.2 (not ``up``, every
+    Source: Lécuyer (2021), section 5.1 (``may_rise``, every 10 epochs, 50 epochs of lookahead) and 5.2 (without, every
     epoch).
 
-    >>> policy = AdaptiveNoise(sampling_rate=0.01, initial=2.0, increment=0.1, least=1.0, period=97, up=False)
+    >>> policy = AdaptiveNoise(sampling_rate=0.01, initial=2.0, increment=0.1, least=1.0, period=97, may_rise=False)
     >>> state = policy.adapt(policy.start(None), None, 97, 50.0)  # no significant rise above 0
     >>> round(float(policy.setting(state, 98).noise_multiplier), 4)
     1.9
@@ -418,7 +419,7 @@ class AdaptiveBatchSize(_Levelled):
         initial: expected batch size of the first period.
         increment: examples that a level takes off.
         least, most: bounds of the expected batch size.
-        period, query_noise, lookahead, up: as for :class:`AdaptiveNoise`.
+        period, query_noise, lookahead, may_rise: as for :class:`AdaptiveNoise`.
 
     Source: Lécuyer (2021), section 5.1: 512, by 128, from 256 to 512.
 

@@ -110,7 +110,7 @@ class Calibrated:
 # ----------------------------------------------------------------------------------------------------
 
 
-class Setting(NamedTuple):
+class SearchedSetting(NamedTuple):
     """A setting that may be looked for, along the coordinate u, which grows with privacy."""
 
     most_private: str
@@ -125,10 +125,10 @@ class Setting(NamedTuple):
 
 SETTINGS = {
     # The least noise costs an epsilon of 5e11 a full step, the largest suits delta = 1e-15.
-    "noise_multiplier": Setting("a noise multiplier of {:.3g}", (math.log(1e-6), math.log(1e15)), rises=True),
-    "sampling_rate": Setting("a rate of {:.3g}", (0.0, -math.log(1e-12))),
-    "steps": Setting("a single step", (-math.log(MOST_STEPS), 0.0), is_whole=True),
-    "scale": Setting("a scale of {:.3g}", rises=True),
+    "noise_multiplier": SearchedSetting("a noise multiplier of {:.3g}", (math.log(1e-6), math.log(1e15)), rises=True),
+    "sampling_rate": SearchedSetting("a rate of {:.3g}", (0.0, -math.log(1e-12))),
+    "steps": SearchedSetting("a single step", (-math.log(MOST_STEPS), 0.0), is_whole=True),
+    "scale": SearchedSetting("a scale of {:.3g}", rises=True),
 }
 """The settings that may be looked for."""
 
@@ -166,7 +166,7 @@ class Numbers(NamedTuple):
         return self.epsilon if budget is ForEpsilon else self.delta
 
 
-def composition(
+def composition_at(
     config: Config, numbers: Numbers, value: Any, make: Callable[[Any], Any] | None = None, steps: Any = None
 ) -> tuple[Any, Any]:
     """Returns mechanism and steps with ``value`` put in for what is looked for, for a group where there is one.
@@ -677,7 +677,7 @@ def run_search(
 
     def evaluate(state: SearchState, lane: tuple[Numbers, Any]) -> Bounds:
         numbers, steps = lane
-        mechanism, counts = composition(config, numbers, state.value, make, steps)
+        mechanism, counts = composition_at(config, numbers, state.value, make, steps)
         question = numbers.question_of(config.budget)
         if not is_seen:
             return answer(mechanism, counts, question, config.relation)
@@ -710,7 +710,7 @@ def solve(
     # seconds: there the search budgets delta, which is within its budget where epsilon is, and the other way round.
     is_small = config.budget is ForEpsilon and numbers.epsilon <= numbers.delta
     searched = config._replace(budget=ForDelta) if is_small else config
-    run_at = functools.partial(composition, config, numbers, make=make, steps=steps)
+    run_at = functools.partial(composition_at, config, numbers, make=make, steps=steps)
     aim, state = run_search(searched, numbers, make, steps, ends)
     result: Calibrated = leave_scope(result_of(config, numbers, aim, state))
     with warnings.catch_warnings(action="ignore", category=ToleranceWarning):
@@ -819,7 +819,7 @@ def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Calibrated
     still = moves._replace(**{config.unknown: jnp.zeros(()), config.budget.name: jnp.zeros(())})
 
     def answer_at(numbers: Numbers, value: Array) -> Array:
-        mechanism, steps = composition(config, numbers, value)
+        mechanism, steps = composition_at(config, numbers, value)
         return jnp.asarray(answer(mechanism, steps, numbers.question_of(config.budget), config.relation).estimate)
 
     is_fixed = result.status == Status.NOT_BINDING if config.unknown != "steps" else jnp.asarray(True)

@@ -42,11 +42,11 @@ PACKAGES = ("jax", "jaxlib", "numpy", "python-flint")
 """The installed packages whose versions a certificate records."""
 
 
-def certify(given: dict[str, Any]) -> dict[str, Any]:
+def certify(source: dict[str, Any]) -> dict[str, Any]:
     """Returns the certificate of a spec, without the files of its folder and its seal.
 
     Args:
-        given: a spec, as :func:`jaxacct.specs.read` returns it, with one of ``delta`` and ``epsilon``.
+        source: a spec, as :func:`jaxacct.specs.read` returns it, with one of ``delta`` and ``epsilon``.
 
     Returns:
         A JSON object: ``claim`` (epsilon, delta), ``bracket`` with the quantity's certified bounds, ``verdict`` of the
@@ -71,14 +71,14 @@ def certify(given: dict[str, Any]) -> dict[str, Any]:
     ('4.377178', 'PROVED')
     """
     importlib.import_module("jaxacct.verify")  # from an extra: a missing package is reported before the long work
-    spec, made = parsed(given), derive(given)
+    spec, made = parsed(source), derive(source)
     verdict = ask_referee(spec, made["bracket"])
     if verdict["status"] == "REFUTED":
         raise ValueError(f"no certificate: the referee refutes {made['bracket']}: {verdict['reason']} Report this.")
     versions = {"jaxacct": jaxacct.__version__, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in PACKAGES}
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    hashes = {"spec": digest(given), "code": code_digest(), "files": {}}
+    hashes = {"spec": digest(source), "code": code_digest(), "files": {}}
     about = {"schema": SCHEMA, "made": now, "verdict": verdict, "versions": versions, "sha256": hashes}
     return add_words(about | made)
 
@@ -88,11 +88,11 @@ def add_words(made: dict[str, Any]) -> dict[str, Any]:
     return made | {"assumptions": assumptions(parsed(made["spec"])), "statement": statement(made)}
 
 
-def derive(given: dict[str, Any]) -> dict[str, Any]:
+def derive(source: dict[str, Any]) -> dict[str, Any]:
     """Returns the part of a certificate that follows from its spec by this version's accountants."""
     # False-positive rates at which the most successful attack is reported; the statement's words use 0.01 and 0.05.
     rates = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
-    spec = parsed(given)
+    spec = parsed(source)
     epsilon_at = functools.partial(jaxacct.epsilon, spec.mechanisms, spec.steps, relation=spec.relation)
     cut, cost = Fraction(spec.cut_probability), Fraction(0)
     if spec.epsilon is not None:
@@ -128,9 +128,9 @@ def derive(given: dict[str, Any]) -> dict[str, Any]:
     ]
     return {
         "claim": claim, "bracket": bracket, "route": _route(spec, quantity, argument, bool(bounds.converged)),
-        "relation": spec.relation, "unit": unit_of(given), "group": spec.group, "releases": releases,
+        "relation": spec.relation, "unit": unit_of(source), "group": spec.group, "releases": releases,
         "cut_probability": spec.cut_probability, "profile": profile,
-        "risks": {"false_positive_rate": list(rates), "true_positive_rate": success}, "spec": given,
+        "risks": {"false_positive_rate": list(rates), "true_positive_rate": success}, "spec": source,
     }  # fmt: skip
 
 
@@ -332,12 +332,12 @@ ASSUMED = {
 
 def assumptions(spec: Spec) -> list[dict[str, str]]:
     """Returns the assumptions that the statement rests on: each in words, who says so, and what would void it."""
-    unit, group = unit_of(spec.given), spec.group
-    reports = [part["report"]["config"] for part in spec.given["parts"] if "report" in part]
+    unit, group = unit_of(spec.source), spec.group
+    reports = [part["report"]["config"] for part in spec.source["parts"] if "report" in part]
     by_report, by_program = "the trainer's report", "nobody but the program that ran"
-    is_named = "unit" in spec.given or group > 1
+    is_named = "unit" in spec.source or group > 1
     of_unit = "the spec" if is_named else "nobody: a record is taken for the unit" if unit == ANY else by_report
-    of_settings = f"the spec: {fixed}" if (fixed := spec.given.get("fixed")) else f"{by_report}, of its runs"
+    of_settings = f"the spec: {fixed}" if (fixed := spec.source.get("fixed")) else f"{by_report}, of its runs"
     together = f"; up to {group} records change together" if group > 1 else ""
     assumed = [
         _assume("unit", of_unit, unit=unit, neighbours=NEIGHBOURS[spec.relation].format(unit=unit), together=together,

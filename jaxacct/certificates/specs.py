@@ -121,7 +121,7 @@ def part(record: Any, where: str) -> Part:
         if unknown := record.keys() - known:
             raise ValueError(f"a part with {reader} has a key {min(unknown)!r}: give it {reader} alone.")
         if reader == "report":
-            return _report(record[reader])
+            return _part_of_report(record[reader])
         if reader == "dp_event":
             runs, said_by = _of_event(record[reader]), "the event"
         else:
@@ -187,7 +187,7 @@ def _rate_of(fields: dict[str, Any]) -> float | None:
     return rate if batch is None or examples is None else display.rate_of(batch, examples)
 
 
-def _report(report: Any) -> Part:
+def _part_of_report(report: Any) -> Part:
     """Returns the content of a trainer's report: the composition that it was accounted by."""
     config, final = report["config"], report["final"]
     if "composition" not in config:
@@ -263,7 +263,7 @@ def number_of(value: Any, key: str) -> float | None:
         return None
     try:
         if not isinstance(value, bool) and isinstance(value, (str, int, float)):
-            return display.number(value) if isinstance(value, str) else float(value)
+            return display.parse_number(value) if isinstance(value, str) else float(value)
     except ValueError as error:
         raise ValueError(f"{key} = {value!r} is no number ({error}): give one such as 0.01 or '64/1000'.") from None
     raise ValueError(f"{key} = {value!r} is no number: give one such as 0.01 or '64/1000'.")
@@ -384,7 +384,7 @@ class Spec:
     """A composition and the question asked of it.
 
     Attributes:
-        given: the spec, JSON that names no other file.
+        source: the spec, JSON that names no other file.
         releases: the releases that are composed; equal ones are counted together.
         relation: neighbouring relation.
         group: number of records that change together.
@@ -397,7 +397,7 @@ class Spec:
     ((Laplace(scale=2.0),), (10,))
     """
 
-    given: dict[str, Any]
+    source: dict[str, Any]
     releases: tuple[Release, ...]
     relation: Relation
     group: int
@@ -416,29 +416,29 @@ class Spec:
         return tuple(release.count for release in self.releases)
 
 
-def parsed(given: dict[str, Any]) -> Spec:
+def parsed(source: dict[str, Any]) -> Spec:
     """Returns the spec that an object stands for; raises ValueError, which names the place, for anything else.
 
     >>> parsed({"parts": [{"type": "gaussian", "noise_multiplier": 4.0}], "group": 2}).mechanisms
     (Gaussian(noise_multiplier=np.float64(2.0)),)
     """
     try:
-        return _parse(given)
+        return _parse(source)
     except TypeError as error:  # a value of a wrong type
         raise ValueError(str(error)) from None
 
 
-def _parse(given: dict[str, Any]) -> Spec:
+def _parse(source: dict[str, Any]) -> Spec:
     """Returns :func:`parsed`, with TypeError for values of a wrong type."""
     # No word of a spec is passed over: the first unknown key is refused.
     keys = ("parts", "delta", "epsilon", "relation", "unit", "group", "fixed")
-    for key in given.keys() - set(keys):
+    for key in source.keys() - set(keys):
         close = difflib.get_close_matches(key, keys, 1)
         raise ValueError(f"key {key!r}: {f'did you mean {close[0]}?' if close else 'give ' + ', '.join(keys)}")
-    records = given.get("parts")
+    records = source.get("parts")
     if not isinstance(records, list) or not records:
         raise ValueError(f"parts = {records!r}: give a list of at least one mechanism, report, opacus or dp_event.")
-    fixed = given.get("fixed", "")
+    fixed = source.get("fixed", "")
     if str(fixed).casefold() in ("false", "no"):
         raise ValueError(
             "fixed = false: no certificate: settings that followed from results are bounded by no composition of what "
@@ -446,17 +446,17 @@ def _parse(given: dict[str, Any]) -> Spec:
         )
     parts = [part(record, f"parts[{i}]") for i, record in enumerate(records)]
     _check_line("none" if fixed == "" else fixed, "fixed")
-    _check_line(unit_of(given), "unit")
-    relation = _relation_of(given, parts)
-    size = validation.check_whole(given.get("group", 1), "group", 1, 2**31 - 1, "the number of records of one unit")
+    _check_line(unit_of(source), "unit")
+    relation = _relation_of(source, parts)
+    size = validation.check_whole(source.get("group", 1), "group", 1, 2**31 - 1, "the number of records of one unit")
     if size > 1 and any("report" in record for record in records):
         raise ValueError(
             f"group = {size}: no certificate of a trainer's report: its bound on cut batches is for neighbours that "
             "differ in one record. Leave group out, or give what ran as mechanisms, if no batch can be cut."
         )
-    delta, epsilon = _question_of(given, parts)
+    delta, epsilon = _question_of(source, parts)
     cut = display.round_up(sum((Fraction(one.cut_probability) for one in parts), Fraction(0)))
-    return Spec(given, _combine_releases(parts, relation), relation, size, delta, epsilon, cut)
+    return Spec(source, _combine_releases(parts, relation), relation, size, delta, epsilon, cut)
 
 
 def _check_line(words: Any, key: str) -> None:
@@ -465,9 +465,9 @@ def _check_line(words: Any, key: str) -> None:
         raise ValueError(f"{key} = {words!r} is no line of text: give words, such as 'one person, all visits'.")
 
 
-def _question_of(given: dict[str, Any], parts: list[Part]) -> tuple[float | None, float | None]:
+def _question_of(source: dict[str, Any], parts: list[Part]) -> tuple[float | None, float | None]:
     """Returns the delta or the epsilon at which a spec asks the other; without either, the reports' largest delta."""
-    delta, epsilon = (number_of(given.get(key), key) for key in ("delta", "epsilon"))
+    delta, epsilon = (number_of(source.get(key), key) for key in ("delta", "epsilon"))
     if delta is not None and epsilon is not None:
         raise ValueError(f"delta = {delta} and epsilon = {epsilon}: give the one at which the other is asked.")
     if delta is None and epsilon is None:
@@ -475,9 +475,9 @@ def _question_of(given: dict[str, Any], parts: list[Part]) -> tuple[float | None
     return delta, epsilon
 
 
-def _relation_of(given: dict[str, Any], parts: list[Part]) -> Relation:
+def _relation_of(source: dict[str, Any], parts: list[Part]) -> Relation:
     """Returns the relation that a spec and its reports name: all that name one name the same."""
-    relations = {name for name in (given.get("relation"), *(one.relation for one in parts)) if name is not None}
+    relations = {name for name in (source.get("relation"), *(one.relation for one in parts)) if name is not None}
     if len(relations) > 1:
         raise ValueError(f"relation: {' and '.join(sorted(relations))} in one composition: one has to hold for all.")
     relation: Relation = cast(Any, min(relations, default="add_or_remove"))
@@ -497,10 +497,10 @@ def _combine_releases(parts: list[Part], relation: Relation) -> tuple[Release, .
     return tuple(composed.values())
 
 
-def unit_of(given: dict[str, Any]) -> str:
+def unit_of(source: dict[str, Any]) -> str:
     """Returns in words the unit of privacy: the spec's own, else the one that all parts share, else :data:`ANY`."""
-    units = [one["report"]["config"].get("unit", ANY) if "report" in one else ANY for one in given["parts"]]
-    return cast(str, given.get("unit", units[0] if all(unit == units[0] for unit in units) else ANY))
+    units = [one["report"]["config"].get("unit", ANY) if "report" in one else ANY for one in source["parts"]]
+    return cast(str, source.get("unit", units[0] if all(unit == units[0] for unit in units) else ANY))
 
 
 def combined(specs: Iterable[dict[str, Any]], **settings: Any) -> dict[str, Any]:

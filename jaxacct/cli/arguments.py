@@ -322,7 +322,7 @@ def number(text: str) -> float:
     (1e-05, 0.064)
     """
     try:
-        return display.number(text)
+        return display.parse_number(text)
     except ValueError:
         remedy = "give a fraction, 0.01 for 1 %" if "%" in text else "give one such as 0.01, 64/1000, 1e-5 or 10000"
         raise argparse.ArgumentTypeError(f"{text!r} is not a number: {remedy}") from None

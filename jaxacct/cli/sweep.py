@@ -198,7 +198,7 @@ def _add_rates(axes: dict[str, Any], arguments: argparse.Namespace) -> None:
     if arguments.batch_size is None or arguments.examples is None or "sampling_rate" in axes:
         raise ValueError("--batch-size and --examples go together, in place of --sampling-rate: give both.")
     batches = parsed(arguments.batch_size, "batch_size")
-    axes["sampling_rate"] = _each(lambda batch: rate_of(batch, arguments.examples), batches)
+    axes["sampling_rate"] = _map_numbers(lambda batch: rate_of(batch, arguments.examples), batches)
 
 
 def _add_steps(axes: dict[str, Any], arguments: argparse.Namespace) -> None:
@@ -210,10 +210,10 @@ def _add_steps(axes: dict[str, Any], arguments: argparse.Namespace) -> None:
     rate = axes.get("sampling_rate")
     if "steps" in axes or rate is None or np.ndim(rate):
         raise ValueError("--epochs stands in for --steps at one sampling rate: give a single one, or --steps.")
-    axes["steps"] = _each(lambda epochs: steps_of(epochs, float(rate)), parsed(arguments.epochs, "epochs"))
+    axes["steps"] = _map_numbers(lambda epochs: steps_of(epochs, float(rate)), parsed(arguments.epochs, "epochs"))
 
 
-def _each(function: Callable[[float], float], values: Any) -> Any:
+def _map_numbers(function: Callable[[float], float], values: Any) -> Any:
     """Returns a function's value at a number, or its values at each of a list."""
     import numpy as np
 

@@ -4,7 +4,7 @@ An adversary chooses the next mechanism in view of all results so far. Its choic
 so far and the budget left, so the worst of them is found by dynamic programming on a lattice of losses, with every
 error rounded to one side. The statement and the proof follow; the parts of the file are:
 
-* :func:`solve`: the program itself, from :class:`Losses` on a :class:`Window` to the value of every budget;
+* :func:`solve_game`: the program itself, from :class:`Losses` on a :class:`Window` to the value of every budget;
 * :func:`whole_costs` and :func:`sizes_and_costs`: the whole costs of items;
 * :func:`blocks_of`, :func:`window_for` and :func:`losses_on`: the losses of items on the lattice, above and below;
 * :func:`dominates`: the mechanisms that an item pays for.
@@ -132,7 +132,7 @@ class _GameState(NamedTuple):
 
 
 @compiled(static=("ring",))
-def solve(
+def solve_game(
     ring: int,
     losses: Losses,
     costs: Int[Array, " items"],
@@ -372,11 +372,10 @@ def _repeatable(compositions: Sequence[list[Parts]], shares: Sequence[float]) ->
     have its losses, as that of an adversary who sees all others' first (:mod:`jaxacct.mechanisms.bounded_range`). In a
     game there is always one more to come. So none has them here, but the two losses that suit the runs of all items.
     """
-    ranges, spread = (RangeRunPair, RangeBlockPair), 0.0
+    spread = 0.0
     for directions, share in zip(compositions, shares, strict=True):
-        spreads = [float(np.max(pairs.spread)) for pairs, _ in directions[0] if isinstance(pairs, ranges)]
+        spreads = [float(np.max(pairs.spread)) for pairs, _ in directions[0] if isinstance(pairs, bounded_range.RANGES)]
         spread += share * max(spreads, default=0.0)
-
     return [
         [tuple((bounded_range.without_choice(pairs, spread), count) for pairs, count in parts) for parts in directions]
         for directions in compositions

@@ -33,7 +33,7 @@ from jaxacct.menus.game import (
     losses_on,
     masses_of,
     sizes_and_costs,
-    solve,
+    solve_game,
     window_for,
 )
 from jaxacct.numerics.elementary import By
@@ -46,8 +46,8 @@ from jaxacct.prv.evolving import Sum
 MOST_LEVELS = 2**20
 """Largest budget (units) that a game is solved for."""
 
-solve_well = Program(solve.function, ("ring",), by=By.XLA)
-"""The program :func:`.solve` as JAX compiles it by default."""
+solve_well = Program(solve_game.function, ("ring",), by=By.XLA)
+"""The program :func:`.solve_game` as JAX compiles it by default."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Game:
             judged[: most + 1] = epsilons
         # A longer game is compiled as JAX does by default: that takes half a second more, and five nanoseconds less for
         # each point of all levels, items and directions. Speed only.
-        solved: Solved = (solve_well if work > 2e8 else solve)(
+        solved: Solved = (solve_well if work > 2e8 else solve_game)(
             ring, losses, np.asarray(costs, np.int32), judged, self.window,
             np.float64(self.guarantee.delta if epsilons is None else 1.0), np.int32(most), np.bool_(side == 0),
         )  # fmt: skip
@@ -424,12 +424,12 @@ def limit(menu: Menu) -> int:
 
 def _with_others(guarantee: Guarantee, offers: Sequence[Offer], known: dict[int, Item]) -> Found:
     """Returns the result for the offers whose places are not in ``known``, put together with the known items."""
-    items, budget, value = _choose(guarantee, [offer for i, offer in enumerate(offers) if i not in known])
+    items, budget, value = _choose_items(guarantee, [offer for i, offer in enumerate(offers) if i not in known])
     others = iter(items)
     return [known[i] if i in known else next(others) for i in range(len(offers))], budget, value
 
 
-def _choose(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
+def _choose_items(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
     """Returns offers with all choices made; an item that is never granted is not played."""
     if len(offers) == 1:
         return _of_one(guarantee, offers[0])

@@ -2,7 +2,7 @@
 
 In reading order:
 
-- :func:`stack` and :func:`rows`,
+- :func:`stack` and :func:`padded_rows`,
 - :func:`one_by_one`, which runs a batch's entries one after the other on a CPU,
 - queues for loops whose lanes take different numbers of steps (:func:`while_loop`, :func:`map_rows`,
   :func:`where_needed`).
@@ -39,10 +39,10 @@ def stack(*trees: Tree) -> Tree:
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
 
 
-def rows(values: Any, size: int) -> list[Any]:
+def padded_rows(values: Any, size: int) -> list[Any]:
     """Returns numbers (n,) in rows of one size, the last number repeated; traced ones, of a known number, in one row.
 
-    >>> [row.tolist() for row in rows([1.0, 2.0, 3.0], 2)]
+    >>> [row.tolist() for row in padded_rows([1.0, 2.0, 3.0], 2)]
     [[1.0, 2.0], [3.0, 3.0]]
     """
     if isinstance(values, jax.core.Tracer):
@@ -334,7 +334,7 @@ def count_work(tell: Callable[[str, int, int], None]) -> Iterator[None]:
         _reporters.remove(tell)
 
 
-def _report(function: Callable[..., Any], done: Array, own: Array) -> None:
+def _tell_reporters(function: Callable[..., Any], done: Array, own: Array) -> None:
     for tell in _reporters:
         jax.debug.callback(lambda done, own, tell=tell: tell(function.__name__, int(done), int(own)), done, own)
 
@@ -407,7 +407,7 @@ def _queue_lanes(
     # ``begun`` counts a place for each slot and one more for each lane that is done, so the loop ends when as many are
     # done as there are. The condition does not look at the busy slots alone (:func:`while_loop` says why).
     *_, final, worked = jax.lax.while_loop(lambda carry: carry[2] < slots + last, go, carry)
-    _report(step, *worked)
+    _tell_reporters(step, *worked)
     return final
 
 
@@ -434,7 +434,7 @@ def _map_blocks(
     nothing = _nothing(entry, (size, most), jax.tree.map(lambda leaf: leaf[0, 0], rows), lanes.at(0))
     results: Tree
     begun, results = jax.lax.while_loop(lambda state: state[0] < ends[-1], go, (jnp.int32(0), nothing))
-    _report(entry, begun, ends[-1])
+    _tell_reporters(entry, begun, ends[-1])
     return results
 
 

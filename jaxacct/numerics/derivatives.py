@@ -126,7 +126,7 @@ def differences(
         return result, known(result) if inside is None else known(result) & inside(moved)
 
     rows = np.concatenate([[-1], places, places]), library.concatenate([np.zeros(1), below, above])
-    results, says = _each(at, rows) if concrete else jax.lax.map(at, rows)
+    results, says = _stacked_results(at, rows) if concrete else jax.lax.map(at, rows)
     count = len(places)
 
     def slope(leaf: Any) -> Any:
@@ -151,7 +151,7 @@ def differences(
     return jax.tree.map(lambda leaf: leaf[0], results), slopes
 
 
-def _each(at: Callable[[tuple[Any, Any]], Any], rows: tuple[Any, Any]) -> Any:
+def _stacked_results(at: Callable[[tuple[Any, Any]], Any], rows: tuple[Any, Any]) -> Any:
     """Returns the results at concrete rows, stacked; a side that is refused, as out of range, says nothing."""
     first, *others = zip(*rows, strict=True)
     at_first, says = at(first)

@@ -331,11 +331,11 @@ def _least_noise(epsilon: float, delta: float, rate: float, steps: float, relati
     return float(calibrate.noise_multiplier(epsilon, delta, rate, int(steps), relation=relation).value)
 
 
-def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
+def sweep(results: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
     """Draws a sweep of one or two axes: a curve with its bracket as a band, or a map; returns the axes.
 
     Args:
-        found: a grid, in memory or in a folder, of which at most 256 values of each axis are drawn.
+        results: a grid, in memory or in a folder, of which at most 256 values of each axis are drawn.
         axes: axes to draw on; by default a new figure.
         at: values that axes are fixed at, by the axis's name, where there are more than two.
 
@@ -353,7 +353,7 @@ def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
     >>> sweep(results).get_ylabel()
     'epsilon, upper bound'
     """
-    part = found.downsampled(256, **at)
+    part = results.downsampled(256, **at)
     over = {name: values for name, values in part.axes.items() if len(values) > 1}
     if not 1 <= len(over) <= 2 or any(values.dtype.kind == "U" for values in over.values()):
         raise ValueError(

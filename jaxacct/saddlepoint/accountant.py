@@ -42,7 +42,7 @@ from jaxacct.composition import (
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.mechanisms.normal import slopes_of_log_delta
 from jaxacct.numerics.arithmetic import CHOICES, scale_error
-from jaxacct.numerics.batched_loops import one_by_one, rows
+from jaxacct.numerics.batched_loops import one_by_one, padded_rows
 from jaxacct.numerics.derivatives import is_real, of_first_order
 from jaxacct.numerics.precision import (
     as_float64,
@@ -222,17 +222,17 @@ def curve(query: Query) -> Bounds:
     runs = find_closed_forms(query)
     if is_out_of_range(directions) if runs else not has_laws(query):
         return leave_scope(unknown(questions.at(as_float64(questions.value))))
-    solved = _each if _may_fall(query) else _by_facts
+    solved = _one_by_one if _may_fall(query) else _by_facts
     each = functools.partial(_each_run, runs) if runs else functools.partial(solved, tuple(directions))
     # Rows of one length, the last one padded, so that one program serves any number of questions.
-    pieces = [each(questions.at(as_float64(row))) for row in rows(questions.value, ROW)]
+    pieces = [each(questions.at(as_float64(row))) for row in padded_rows(questions.value, ROW)]
     bounds = leave_scope(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces))
     # The cut of the padding comes last, where concrete arrays are NumPy's: it compiles nothing.
     return jax.tree.map(lambda leaf: leaf[: np.size(questions.value)], bounds)
 
 
 @compiled
-def _each(directions: tuple[Parts, ...], questions: Question) -> Bounds:
+def _one_by_one(directions: tuple[Parts, ...], questions: Question) -> Bounds:
     # One question after the other: each takes as many lines and nodes as it needs.
     return jax.lax.map(lambda question: solve.bounds_of(directions, question)[0], questions)
 
@@ -496,7 +496,7 @@ def _differences(reals: list[Any], sizes: list[int], value: Any, raised: Any, lo
     return [piece.reshape(x.shape) / jnp.where(x == 0, jnp.inf, x) for piece, x in zip(pieces, reals, strict=True)]
 
 
-def _choose(decides: Array, *directions: Any) -> Any:
+def _of_direction(decides: Array, *directions: Any) -> Any:
     """Returns the one of ``directions`` that decides."""
     return jax.tree.map(
         lambda *both: both[0] if len(both) == 1 else choose(decides == 1, both[1], both[0]), *directions
@@ -519,14 +519,14 @@ def _log_slopes(query: Query, epsilon: Array, decides: Array) -> tuple[list[Arra
         return find_closed_forms(jax.tree.unflatten(structure, [*reals, value_asked]))
 
     largest = [jnp.inf if run.facts.suprema is None else run.facts.suprema[1] for run in forms_of(reals)]
-    room = 1 - epsilon / _choose(decides, *largest) if largest else jnp.ones_like(epsilon)
+    room = 1 - epsilon / _of_direction(decides, *largest) if largest else jnp.ones_like(epsilon)
     step = jnp.minimum(_difference(), share_of_room * room)
 
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
         runs = forms_of(reals)
         if not runs:
             return jnp.full_like(epsilon, jnp.nan), jnp.full_like(epsilon, jnp.nan)
-        return _choose(decides, *(closed_forms.log_delta_at(run, epsilon, step) for run in runs))
+        return _of_direction(decides, *(closed_forms.log_delta_at(run, epsilon, step) for run in runs))
 
     sizes = [leaf.size for leaf in reals]
     # The first row is the point itself; the next ones move each number up, and the last ones each number down.

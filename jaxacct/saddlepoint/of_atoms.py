@@ -39,7 +39,7 @@ from jaxacct.composition import (
 from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.numerics.arithmetic import arithmetic
-from jaxacct.numerics.batched_loops import rows
+from jaxacct.numerics.batched_loops import padded_rows
 from jaxacct.numerics.precision import as_float64, leave_scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.prv.accountant import mesh_of
@@ -168,7 +168,7 @@ def curve(query: Query) -> Bounds:
         return leave_scope(unknown(ForDelta(epsilons)))
     every = []
     # Rows of neighbours, of one length, the last one padded: one program serves any number of epsilons.
-    for row in rows(epsilons[order], ROW):
+    for row in padded_rows(epsilons[order], ROW):
         bounds = _at_size(LADDER[0], directions, row)
         if np.any(bounds.gap > ForDelta.tolerance):
             bounds = bounds.intersection(_at_size(POINTS, directions, row))

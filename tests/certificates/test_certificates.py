@@ -152,7 +152,7 @@ def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypat
     """Whoever computes hashes anew still has to have true brackets, and words and numbers that follow from the spec."""
     monkeypatch.setattr(claims, "derive", remembered(claims.derive))
     judged = claims.ask_referee
-    monkeypatch.setattr(claims, "ask_referee", lambda spec, bracket: judge(json_files.dumps([spec.given, bracket])))
+    monkeypatch.setattr(claims, "ask_referee", lambda spec, bracket: judge(json_files.dumps([spec.source, bracket])))
     judge = functools.cache(lambda text: judged(specs.parsed(json.loads(text)[0]), json.loads(text)[1]))
     file, refuted = tmp_path / "certificate.json", 0
     for path in leaves({key: value for key, value in made.items() if key != "seal"}):

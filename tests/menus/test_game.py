@@ -10,7 +10,7 @@ from helpers.thorough import draws
 
 import jaxacct as ja
 from jaxacct import verify
-from jaxacct.menus.game import blocks_of, losses_on, solve, window_for
+from jaxacct.menus.game import blocks_of, losses_on, solve_game, window_for
 from jaxacct.numerics.precision import leave_scope, scope
 from jaxacct.prv import accountant
 
@@ -74,7 +74,7 @@ def game(items, epsilon, relation="remove", plays=(4.0, 4.0, 4.0)):
 
 def values(losses, window, costs, budget, epsilon, side):
     epsilons = np.resize(epsilon, LEVELS)
-    found = solve(
+    found = solve_game(
         RING, losses, np.asarray(costs, np.int32), epsilons, window, np.float64(1.0),
         np.int32(budget), np.bool_(side == 0),
     )  # fmt: skip

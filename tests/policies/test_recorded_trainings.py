@@ -105,7 +105,7 @@ def odometer_readings(sigmas, **base):
 @pytest.mark.parametrize("name", [name for name in RUNS if name.startswith("fine_tune")])
 def test_fine_tuning_noise_is_the_recorded_one(name):
     run = RUNS[name]
-    policy = AdaptiveNoise(sampling_rate=512 / EXAMPLES, initial=2.0, increment=0.1, period=97, up=False)
+    policy = AdaptiveNoise(sampling_rate=512 / EXAMPLES, initial=2.0, increment=0.1, period=97, may_rise=False)
     state, chosen = policy.start(None), []
     for count in run["train_acc"]:
         state = policy.adapt(state, None, 0, count)
