@@ -522,7 +522,7 @@ def begin(
     aim = replace(aim, slope=slope * power)
     state = start_at(aim)
     if config.unknown == "noise_multiplier":
-        state = state._replace(is_done=_covered(config, numbers)[2])
+        state = state._replace(is_done=_find_covered(config, numbers)[2])
     return aim, state
 
 
@@ -548,7 +548,7 @@ def _gaussian_start(config: Config, numbers: Numbers, mu: Array) -> tuple[Array,
         return setting, jnp.minimum(inverse / -jnp.expm1(-inverse), 2.0)
     growth = jnp.log(jnp.expm1(jnp.minimum(1 / s**2, 700.0)))
     # With little noise the budget is for so many runs with the example, and (kq)^n/n! is about the probability of one
-    # more; log n! by Stirling. With the noise for none, delta covers that there is one (:func:`_covered`).
+    # more; log n! by Stirling. With the noise for none, delta covers that there is one (:func:`_find_covered`).
     n = jnp.floor(jnp.minimum(0.99 * mu**2 * s**2, 1e6)) + 1
     log_kq = jnp.log(n) - 1 + (jnp.log(numbers.delta) + 0.5 * jnp.log(2 * np.pi * n)) / n
     if unknown == "sampling_rate":
@@ -593,7 +593,7 @@ def result_of(config: Config, numbers: Numbers, aim: SearchAim, state: SearchSta
     return result if config.unknown == "scale" else _with_covered(config, numbers, result)
 
 
-def _covered(config: Config, numbers: Numbers) -> tuple[Array, Array, Array]:
+def _find_covered(config: Config, numbers: Numbers) -> tuple[Array, Array, Array]:
     """Returns a setting that delta covers by the sampling alone, whatever the noise; delta there, and whether it does.
 
     A run in which the example is never sampled releases nothing of it, so the total variation distance, which is delta
@@ -629,7 +629,7 @@ def _covered(config: Config, numbers: Numbers) -> tuple[Array, Array, Array]:
 def _with_covered(config: Config, numbers: Numbers, result: Calibrated) -> Calibrated:
     """Returns a result, or the setting that delta covers by the sampling alone where no better one was found."""
     s, q = numbers.noise_multiplier, numbers.sampling_rate
-    value, level, covers = _covered(config, numbers)
+    value, level, covers = _find_covered(config, numbers)
     status: Any = jnp.asarray(Status.NOT_BINDING)
     refused: Any = False
     if config.unknown != "noise_multiplier":

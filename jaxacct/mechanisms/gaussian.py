@@ -416,9 +416,6 @@ def _ending() -> tuple[np.ndarray, np.ndarray]:
     The comments at the head of this part derive them.
     """
     spacing = 1 / 512
-    # Beginnings of the cells in which a line's height and its real part have bounds of their own, in scales about the
-    # end.
-    begins = np.array([-8.0, -5.0, -4.0, -3.25, -2.75, -2.25, -1.75, -1.25, -0.75, -0.25, 0.5, 2.0])
     y, beta = np.arange(-8.0, 3.0, spacing), 0.87 * ANGLES[:, None]
 
     def curve(e: np.ndarray) -> np.ndarray:
@@ -430,12 +427,15 @@ def _ending() -> tuple[np.ndarray, np.ndarray]:
     ahead, back = np.max(moved, axis=1) + slack[:, 0], np.max(-moved, axis=1) + slack[:, 0]
     below = np.max(np.maximum(-z, 0.0) * np.maximum(moved, 0.0), axis=1) + 2 * slack[:, 0]
     grown = -4 * np.log(np.cos(beta[:, 0] / 2)) + below * WIDEST_END**2
-    cells = np.searchsorted(y, begins)
+    cells = np.searchsorted(y, CELL_BEGINS)
     heights, fronts = (
         np.maximum.reduceat(part, cells, axis=1) + slack for part in (np.abs(on_line.imag), on_line.real)
     )
     return np.stack([beta[:, 0], np.max(heights, axis=1), ahead, back, grown]), np.stack([heights, fronts])
 
+
+CELL_BEGINS = np.array([-8.0, -5.0, -4.0, -3.25, -2.75, -2.25, -1.75, -1.25, -0.75, -0.25, 0.5, 2.0])
+"""Where the cells begin in which a line has bounds of its own on its height and its real part, in scales about the end."""
 
 ENDING, (HEIGHTS, FRONTS) = _ending()
 """Bounds on the lines where the losses end, in units of c.

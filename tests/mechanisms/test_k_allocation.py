@@ -210,7 +210,7 @@ def test_balls_in_bins_without_correlation_are_allocation_and_with_it_their_mixt
 @pytest.mark.parametrize("hits", [0, 3, 1000, 10**6])
 def test_ends_are_beyond_those_of_clopper_and_pearson_and_near(hits):
     n, eta = 10**6, 1e-7
-    up, down = (end(hits / n, n, eta, up=side) for side in (True, False))
+    up, down = (end(hits / n, n, eta, is_upper=side) for side in (True, False))
     exact_up = stats.beta.ppf(1 - eta, hits + 1, n - hits) if hits < n else 1.0
     exact_down = stats.beta.ppf(eta, hits, n - hits + 1) if hits else 0.0
     assert exact_up * (1 - 1e-9) <= up <= exact_up * 1.5

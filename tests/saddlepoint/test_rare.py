@@ -10,7 +10,7 @@ import jaxacct as ja
 from jaxacct.composition import directed_parts
 from jaxacct.mechanisms import SubsampledGaussianPair
 from jaxacct.mechanisms.gaussian import (
-    CELLS,
+    CELL_BEGINS,
     ENDING,
     FLAT_BY,
     FRONTS,
@@ -88,7 +88,7 @@ def test_where_the_losses_end_on_lines_beside_the_real_one():
     np.testing.assert_allclose(log_slope, np.log(slope), atol=1e-12)
     for (line, height, ahead, back, growth), heights, fronts in zip(ENDING.T, HEIGHTS, FRONTS, strict=True):
         found, steep = on_line(y + 1j * line)
-        cell = np.maximum(np.searchsorted(CELLS, y, side="right") - 1, 0)
+        cell = np.maximum(np.searchsorted(CELL_BEGINS, y, side="right") - 1, 0)
         assert np.all(np.abs(found.imag) <= height)
         assert np.all(np.abs(found.imag) <= heights[cell])
         assert np.all(found.real <= fronts[cell])
