@@ -58,7 +58,8 @@ class Policy(Protocol):
         adaptive: whether anything it chooses depends on results.
         period: steps between calls of :meth:`adapt`; 0 for never.
         every_step: whether the setting may change at every step, and not only after :meth:`adapt`.
-        query: the mechanism of the answer that :meth:`adapt` gets, a count of sensitivity 1; None if it gets none.
+        query: the mechanism of the answer that :meth:`adapt` gets, of sensitivity 1: the trainer counts the training
+            examples that its ``correct`` calls right. None if it gets none.
         sampling_rates: the least and the largest sampling rate that it can choose, for static shapes.
     """
 
@@ -363,6 +364,9 @@ class _Levelled(_PlainPolicy):
 class AdaptiveNoise(_Levelled):
     """Lécuyer's adaptive noise: more of it while accuracy rises, less when it stalls.
 
+    Each period it moves up a level if the noisy count is more than three ``query_noise`` above the count at the last
+    rise, and down a level otherwise.
+
     Attributes:
         sampling_rate: of every step.
         initial: noise multiplier of the first period.
@@ -370,7 +374,8 @@ class AdaptiveNoise(_Levelled):
         least, most: bounds of the noise multiplier.
         period: steps between adaptations.
         query_noise: standard deviation of the noise on the count of correctly classified training examples, which each
-            adaptation asks for and pays; more where it costs a visible part of the budget.
+            adaptation asks for and pays: some per cent of the number of examples. More where it costs a visible part of
+            the budget (``trainer.menu`` has its price beside a step's).
         lookahead: expected passes over the data that the ledger must still grant for the noise to rise; 0 for no such
             condition. An odometer grants whatever is valid, so with one the condition always holds.
         may_rise: whether the level may rise at all. False for fine-tuning, as in the paper, which starts high and only

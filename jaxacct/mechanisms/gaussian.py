@@ -435,7 +435,7 @@ def _ending() -> tuple[np.ndarray, np.ndarray]:
 
 
 CELL_BEGINS = np.array([-8.0, -5.0, -4.0, -3.25, -2.75, -2.25, -1.75, -1.25, -0.75, -0.25, 0.5, 2.0])
-"""Where the cells begin in which a line has bounds of its own on its height and its real part, in scales about the end."""
+"""Beginnings of the cells that have bounds on a line's height and real part, in scales about the end."""
 
 ENDING, (HEIGHTS, FRONTS) = _ending()
 """Bounds on the lines where the losses end, in units of c.

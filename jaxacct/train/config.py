@@ -482,7 +482,7 @@ def _choose_kind(
     if queries:
         raise ValueError(
             f"queries = {queries} are of a planned run, and the ledger is {name!r}: leave them out, and "
-            "spend them from the ledger of what releases them."
+            "release them in a loop of your own, which spends them from its ledger (PrivateGradients.paid_by)."
         )
     if steps is not None or epochs is not None:
         length = f"epochs = {epochs}" if steps is None else f"steps = {steps}"

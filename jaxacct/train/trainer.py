@@ -175,7 +175,7 @@ class DPTrainer(Sealed):
     Where settings were fixed in advance and nothing released decided when to stop (:attr:`stopping_was_planned`), the
     certified epsilon of the steps made holds as well, and is smaller
     (:func:`~jaxacct.train.report.certified_epsilon`). The size of the data set is taken as public, but with
-    ``most_examples``. ``evaluate`` must not see ``data``.
+    ``most_examples``. ``evaluate`` adds no noise: give it public data, and never ``data``.
 
     The compiled step takes the spend from the ledger before it makes the update that the spend pays for; a keeper
     (:class:`~jaxacct.train.checkpoints.Checkpoints`) has written it to disk before.

@@ -357,7 +357,7 @@ def test_laws_of_what_is_composed_with_itself_are_attained_together():
             jax.tree.map(lambda leaf: leaf[0], one)
             for one in (pair, without_choice(pair, runs * float(pair.spread[0])))
         )
-        laws = [one.discretize(1024, jnp.asarray(20.0)) for one in (single, shared)]
+        laws = [jax.jit(lambda one: one.discretize(1024, jnp.asarray(20.0)))(one) for one in (single, shared)]
     alone, together = (sum_above(np.asarray(law.losses[1]), np.asarray(law.masses[1]), runs, x) for law in laws)
     assert alone > worst
     assert 0.7 * worst < together <= worst
