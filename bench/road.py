@@ -41,7 +41,7 @@ ROADS: dict[str, tuple[str, Callable[[Any], Any], tuple[str, str]]] = {
     "calibration": (
         "From a budget to a setting, by the contour:",
         lambda _: ja.calibrate.noise_multiplier(1.0, 1e-5, 0.01, 10_000),
-        ("jaxacct/saddlepoint/accountant.py", "unchecked"),
+        ("jaxacct/saddlepoint/accountant.py", "decide"),
     ),
 }
 """Title, call and end of each."""
@@ -96,6 +96,8 @@ def measured() -> dict[str, Any]:
     assert ja.calibrate.Status
     for name, (_, call, end) in ROADS.items():
         cold = walked(lambda call=call: call(run), end)
+        if not cold["road"]:
+            raise LookupError(f"the road {name!r} does not enter {end[1]} of {end[0]}: name where it ends now.")
         found[name] = {"cold": cold, "warm": walked(lambda call=call: call(run)), "road": cold["road"]}
     return found | {"training step": training_step()}
 

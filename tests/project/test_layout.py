@@ -113,14 +113,14 @@ MOST = {
     ("mesh", "cold"): (16, 226, 18),
     ("mesh", "warm"): (12, 95, 12),
     ("atoms", "cold"): (24, 422, 31),
-    ("atoms", "warm"): (17, 126, 15),
+    ("atoms", "warm"): (17, 126, 16),
     ("contour", "cold"): (17, 267, 30),
     ("contour", "warm"): (12, 86, 13),
-    ("calibration", "cold"): (17, 190, 24),
-    ("calibration", "warm"): (16, 142, 24),
-    ("training step", "trace"): (21, 280, 19),
-    ("training step", "cold"): (23, 340, 26),
-    ("training step", "warm"): (14, 60, 13),
+    ("calibration", "cold"): (15, 160, 22),
+    ("calibration", "warm"): (14, 115, 22),
+    ("training step", "trace"): (20, 280, 19),
+    ("training step", "cold"): (27, 346, 29),
+    ("training step", "warm"): (16, 62, 13),
 }
 """Files and functions of the package that a call enters, and how deep it goes, at most: a road that grows says so."""
 
@@ -140,7 +140,9 @@ def test_the_road_to_the_transform_is_as_it_is_told():
         assert all(map(operator.le, found_here, most)), (name, when, found_here, counts["entered"])
     road = found["training step"]["road"]
     assert [road[0], road[-1]] == [["jaxacct/train/trainer.py", "fit"], ["jaxacct/train/noise.py", "privatize_step"]]
-    assert len({file for file, _ in road}) == 3, "from fit to the noise by the trainer and the step alone"
+    assert {file.rpartition("/")[2] for file, _ in road} == {
+        "trainer.py", "interrupts.py", "step.py", "gradients.py", "noise.py"
+    }, "from fit to the noise by the loop, its pieces, the step, and the one door"  # fmt: skip
 
 
 SUBJECTLESS = {
