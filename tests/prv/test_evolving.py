@@ -179,7 +179,7 @@ def test_one_loss_on_a_mesh(is_shared):
     rng = np.random.default_rng(1)
     place = jax.jit(
         lambda law, plan: evolving.put_on_mesh(
-            law, jnp.asarray(50.0), plan, POINTS, jnp.append(evolving.RUNS, 50.0), 8.0, is_shared=is_shared
+            law, jnp.asarray(50.0), plan, POINTS, jnp.append(2.0 ** np.arange(24), 50.0), 8.0, is_shared=is_shared
         )
     )
     for scale in (0.02, 1.0):
