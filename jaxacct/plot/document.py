@@ -129,7 +129,8 @@ class _Pages:
             if self.place - size < MARGIN:
                 self.turn()
             for left, words in zip(lefts, line, strict=True):
-                self.text(left, self.place, words, size, **style)
+                if words:
+                    self.text(left, self.place, words, size, **style)
             self.place -= 1.25 * size
         self.place -= 0.25 * size
 
