@@ -366,7 +366,7 @@ class Twice(Mechanism):
     def dominating_pairs(self, relation="add_or_remove"):
         raise AssertionError("it has none of its own")
 
-    def apart(self, steps):
+    def decompose(self, steps):
         # Either as two runs of one Gaussian, or as one of it and one of its twin: with a placeholder where traced.
         halves = [(ja.Gaussian(self.noise), steps), (ja.Gaussian(self.noise), steps)]
         return halves if isinstance(self.noise, jax.core.Tracer) else [(ja.Gaussian(self.noise), 2 * steps)]
