@@ -528,7 +528,7 @@ class StitchedOdometer(_TimeUniformOdometer):
     6.58
     """
 
-    start: float | None
+    least_variance: float | None
 
     def __init__(self, delta: ArrayLike, start: float | None = None, mechanism_delta: ArrayLike = 0.0) -> None:
         if start is not None:
@@ -537,7 +537,7 @@ class StitchedOdometer(_TimeUniformOdometer):
         self._fill(_open_time_uniform(delta, mechanism_delta), None if start is None else float(start))
 
     def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
-        least = as_float64(start if self.start is None else self.start)
+        least = as_float64(start if self.least_variance is None else self.least_variance)
         variance = jnp.maximum(variance, least)
         epochs = jnp.log(jnp.log(2 * variance / least))
         return 1.7 * jnp.sqrt(variance * (epochs + 0.72 * (math.log(5.2) + self.state.log_inverse_delta.value())))

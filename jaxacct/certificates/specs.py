@@ -432,7 +432,7 @@ def _parse(source: dict[str, Any]) -> Spec:
     """Returns :func:`parsed`, with TypeError for values of a wrong type."""
     # No word of a spec is passed over: the first unknown key is refused.
     keys = ("parts", "delta", "epsilon", "relation", "unit", "group", "fixed")
-    for key in source.keys() - set(keys):
+    for key in (key for key in source if key not in keys):
         close = difflib.get_close_matches(key, keys, 1)
         raise ValueError(f"key {key!r}: {f'did you mean {close[0]}?' if close else 'give ' + ', '.join(keys)}")
     records = source.get("parts")
@@ -515,7 +515,7 @@ def combined(specs: Iterable[dict[str, Any]], **settings: Any) -> dict[str, Any]
     # Parts are joined; every other setting is the first spec's, and a different one is refused.
     for spec in specs:
         merged["parts"] += spec["parts"] if isinstance(spec["parts"], list) else [spec["parts"]]
-        for key in spec.keys() - own.keys() - questions - {"parts"}:
+        for key in (key for key in spec if key not in own.keys() | questions | {"parts"}):
             if merged.setdefault(key, spec[key]) != spec[key]:
                 raise ValueError(f"{key} = {merged[key]!r} in one spec and {spec[key]!r} in another: give one for all.")
         if spec.get("fixed") is False:  # one spec that was not fixed makes all not fixed, whatever another says

@@ -431,6 +431,16 @@ def test_what_cannot_be_certified_is_refused_with_the_reason(name):
         claims.derive(given)
 
 
+def test_the_order_of_a_spec_decides_the_bytes_and_the_key_that_is_refused():
+    """A set has another order in each process: so would the certificate's bytes, and the key that an error names."""
+    keys = ["unit", "group", "relation", "delta", "fixed"]
+    spec = {"parts": [GAUSSIAN]} | dict(zip(keys, ("one", 2, "add", 1e-5, "yes"), strict=True))
+    assert list(specs.combined([spec])) == ["parts", *keys]
+    wrong = {f"word{number}": number for number in range(6)}
+    with pytest.raises(ValueError, match="key 'word0'"):
+        specs.parsed(wrong | {"parts": [GAUSSIAN]})
+
+
 def test_the_hash_of_the_code_is_that_of_its_files(made):
     package = pathlib.Path(ja.__file__).parent
     assert len(list(package.rglob("*.py"))) > 100

@@ -199,6 +199,14 @@ def test_sequences_and_tuples_are_granted_together():
         assert together.epsilon() == pytest.approx(float(ledger.epsilon()), rel=1e-9)
 
 
+def test_a_stitched_odometer_shows_the_variance_that_it_starts_from():
+    for ledger in (odometers.StitchedOdometer(1e-5), odometers.StitchedOdometer(1e-5, start=0.5)):
+        _, spent = ledger.spend(ja.PureDP(0.1))
+        shown = float(repr(spent).split(", start=")[1].rstrip(")").split(",")[0])
+        assert shown == pytest.approx(float(spent.state.start), rel=1e-3)
+        assert f"least_variance={ledger.least_variance}" in repr(spent)
+
+
 def test_individual_budgets_are_independent():
     budgets = filters.IndividualRenyiFilter.create(3, 1.0, 1e-5)
     noise = np.array([5.0, 50.0, 500.0])

@@ -3,6 +3,9 @@
 That they still run is checked by ``.ci/run``, which executes each.
 """
 
+import ast
+import importlib
+import inspect
 import json
 import pathlib
 import re
@@ -38,3 +41,33 @@ def test_kept_outputs(path):
     texts += [text for output in outputs for kind, text in output.get("data", {}).items() if kind != "image/png"]
     for text in texts:
         assert not PRIVATE.search("".join(text)), text
+
+
+def _value(node: ast.expr, names: dict) -> object:
+    """The library's object that an expression of dotted names refers to; None: it is something else's."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute) and (owner := _value(node.value, names)) is not None:
+        return getattr(owner, node.attr)
+    return None
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_names_and_keywords_exist(path):
+    """Names of the library in the cells, and the keywords that they are called by, are those of today."""
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    tree = ast.parse("\n".join("".join(cell["source"]) for cell in cells))
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("jaxacct"):
+                    names[alias.asname or alias.name] = importlib.import_module(alias.name)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jaxacct"):
+            module = importlib.import_module(node.module)
+            names |= {alias.asname or alias.name: getattr(module, alias.name) for alias in node.names}
+    for node in ast.walk(tree):
+        function = _value(node.func, names) if isinstance(node, ast.Call) else None
+        if function is not None:
+            keywords = {keyword.arg: None for keyword in node.keywords if keyword.arg}
+            inspect.signature(function).bind_partial(**keywords)
