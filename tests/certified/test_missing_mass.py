@@ -66,7 +66,7 @@ def by_mesh(verb):
 def test_brackets_hold_for_masses_that_miss_one(beside):
     random = np.random.default_rng(beside)
     told = 0
-    for _ in range(draws(25, 1000)):
+    for _ in range(draws(15, 1000)):
         setting = Setting.draw(random, beside)
         with mp.workdps(60):
             truth = setting.delta(setting.epsilon)

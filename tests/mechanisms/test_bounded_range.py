@@ -90,7 +90,7 @@ def test_a_block_of_two_is_bounded_from_both_sides(span, x):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", cases(range(6), range(6, 12)))
 def test_a_lower_bound_is_below_what_curves_prove(seed):
     rng = np.random.default_rng(seed)
     span, delta = math.exp(rng.uniform(-5, 1)), 10.0 ** rng.uniform(-9, -3)
@@ -170,7 +170,7 @@ def best_adversary(spans, beside, x):
 
 @pytest.mark.exhaustive
 @pytest.mark.first_tier("0")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", cases(range(6), range(6, 12)))
 def test_lower_ends_beside_others_are_attained(seed):
     """Runs of one range, or of two, after randomized response: brackets hold the delta of the best adversary."""
     rng = np.random.default_rng(seed)

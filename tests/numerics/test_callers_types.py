@@ -221,7 +221,11 @@ STEPS = [np.uint8(64), np.int8(64), np.uint16(64), ml_dtypes.bfloat16(64), np.fl
 
 
 @pytest.mark.first_tier("uint8-uint8")
-@pytest.mark.parametrize("steps", STEPS, ids=lambda steps: f"{type(steps).__name__}-{steps.dtype}")
+@pytest.mark.parametrize(
+    "steps",
+    cases(STEPS[:2] + STEPS[3:4], STEPS[2:3] + STEPS[4:]),
+    ids=lambda steps: f"{type(steps).__name__}-{steps.dtype}",
+)
 def test_numbers_of_runs_are_multiplied_as_numbers(steps):
     """An example in all four batches of an epoch takes part 256 times in 64 epochs, and not 0 times."""
     epochs = ja.RandomAllocation(1.0, 4, participations=4)
@@ -279,8 +283,12 @@ def test_traced_numbers_of_narrow_types_do_not_wrap():
         assert [(int(size), int(count)) for size, count in found if count] == counted, dtype
 
 
+# The narrow ones are those in which a product of two such numbers does not fit.
+NARROW = ("uint8", "int8", "float16", ml_dtypes.bfloat16, "float32")
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", [*WHOLE, *FLOATS], ids=str)
+@pytest.mark.parametrize("dtype", cases(NARROW, [each for each in (*WHOLE, *FLOATS) if each not in NARROW]), ids=str)
 def test_traced_numbers_of_every_type(dtype):
     def divergence(batches, steps):
         return rdp.composed_curve(ja.RandomAllocation(300.0, batches, participations=3), steps, [2.0])
