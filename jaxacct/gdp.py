@@ -33,7 +33,8 @@ from jaxacct.bounds import Bounds, enclose
 from jaxacct.composition import check, directed_parts
 from jaxacct.convert.one_parameter import gaussian_delta, gaussian_epsilon, gaussian_mu
 from jaxacct.mechanisms import Gaussian, GaussianWithoutReplacement, PoissonSubsampledGaussian
-from jaxacct.mechanisms.finite import DiscreteGaussianPair, FinitePair
+from jaxacct.mechanisms.discrete_gaussian import DiscreteGaussianPair
+from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.mechanisms.fixed_batches import SHIFT
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Mechanisms, Relation, Steps, parts_of
 from jaxacct.mechanisms.normal import delta_bounds, quantile, solve_mu

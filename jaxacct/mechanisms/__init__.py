@@ -7,7 +7,8 @@ law for the contour and the moments for Rényi curves, and then the mechanisms.
 * :mod:`.mechanism` and :mod:`.pair`: the interfaces of both; :mod:`.normal`: functions of the normal law;
 * :mod:`.gaussian`: Gaussian noise, also on Poisson samples; :mod:`.fixed_batches`: on batches of a fixed size;
 * :mod:`.laplace`: Laplace noise; :mod:`.shifted_noise`: mixtures of shifts; :mod:`.groups`: several examples at once;
-* :mod:`.finite`: losses that are atoms, or known by their distribution; :mod:`.approximate_dp`: a guarantee alone;
+* :mod:`.finite`: losses that are atoms, or known by their distribution; :mod:`.discrete_gaussian`: of integers;
+* :mod:`.approximate_dp`: a guarantee alone;
 * :mod:`.allocation`: random allocation; :mod:`.matrix`: correlated noise; :mod:`.sparse_vector`: one event among many;
 * :mod:`.by_curve`: mechanisms known by their Rényi curve alone;
 * :mod:`.records`: mechanisms as JSON.
@@ -35,9 +36,8 @@ from jaxacct.mechanisms.by_curve import (
     SubsampledWithoutReplacement,
     ZeroConcentratedDP,
 )
+from jaxacct.mechanisms.discrete_gaussian import DiscreteGaussian, DiscreteGaussianPair
 from jaxacct.mechanisms.finite import (
-    DiscreteGaussian,
-    DiscreteGaussianPair,
     DiscreteLaplace,
     DiscretePair,
     FinitePair,

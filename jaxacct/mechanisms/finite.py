@@ -7,7 +7,7 @@ count of the operations, besides what the caller claims of the numbers themselve
    :class:`DiscretePair`, whose user gives the outcomes' probabilities;
 2. :class:`LossDistributionPair`, and the mechanism :class:`PrivacyLoss`, whose user gives distribution functions;
 3. the pairs of mechanisms without noise, which are finite: :func:`noiseless_pairs`;
-4. noise on the integers: :class:`DiscreteLaplace`; :class:`DiscreteGaussianPair` and :class:`DiscreteGaussian`;
+4. noise on one integer, :class:`NoiseOnIntegers`: :class:`DiscreteLaplace`;
 5. :class:`PublicCoinPair`, of one of several pairs, drawn by a public coin.
 
 That a pair of the user's own dominates the mechanism is for the user to prove.
@@ -49,7 +49,6 @@ from jaxacct.numerics.precision import (
     first_index,
     is_concrete,
     leave_scope,
-    log_complement,
     within_scope,
 )
 from jaxacct.numerics.pytrees import register_dataclass
@@ -297,10 +296,10 @@ def atoms_of_many(
     edges = rows[0][:, jnp.array([0, -1])].reshape(-1)
     masses = jnp.sum(rows[1:], -1)
     off = (2 * size * roundoff()) * (masses[::2] + masses[1::2]) + 4 * size * TINY
-    return _atoms_of_separate_cells(edges, masses, off, infinite, valid)
+    return atoms_of_separate_cells(edges, masses, off, infinite, valid)
 
 
-def _atoms_of_separate_cells(
+def atoms_of_separate_cells(
     edges: Array, sums: Array, off: Array, infinite: tuple[Array, Array], valid: Array
 ) -> Atoms:
     """Returns the laws of cells with an empty one between each two, from both edges of each (2 cells,).
@@ -762,7 +761,7 @@ class PrivacyLoss(Mechanism):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Noise on the integers: discrete Laplace and discrete Gaussian
+# Noise on the integers: discrete Laplace; for the discrete Gaussian see :mod:`.discrete_gaussian`
 # ----------------------------------------------------------------------------------------------------
 
 LARGEST_SENSITIVITY = 2**16
@@ -830,241 +829,6 @@ def _laplace_pair(scale: Array, width: int) -> FinitePair:
     p = share * jnp.exp((n - width) / scale)
     rounding = roundoff() * (24 + 4 * width / scale)
     return FinitePair(p, p[..., ::-1], (2 * n - width) / scale, jnp.broadcast_to(rounding, p.shape))
-
-
-# ----------------------------------------------------------------------------------------------------
-# The pair of discrete Gaussian noise.
-#
-# P is the discrete Gaussian on the integers moved by D, Q the one at 0: their masses are proportional to e^(-(n-D)^2/(2
-# s^2)) and e^(-n^2/(2 s^2)), and the loss is D (2n - D)/(2 s^2). Cell masses are sums over the integers within a static
-# reach, beyond which neither has a mass that float64 could hold. Cumulants are closed forms over all integers: there
-# the weight e^(order Y) makes those far away count.
-#
-# Sums over the integers, theta functions, are taken as they stand for s below 1/sqrt(2 pi) and by Poisson's formula
-# above: then the k-th term is at most e^(-pi k^2) of the first, and the fifth is below the rounding.
-# ----------------------------------------------------------------------------------------------------
-
-SELF_DUAL = 1 / math.sqrt(2 * math.pi)
-"""Scale s at which Poisson's formula leaves the sum as it is."""
-
-TERMS = 4
-"""Terms of a theta function on either side of the first; off the integers the sum takes one more.
-
-Fewer would leave out more than the rounding that is allowed for.
-"""
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class DiscreteGaussianPair(DominatingPair):
-    """The discrete Gaussian moved by ``sensitivity`` against the one at 0; the reverse is its mirror image.
-
-    It is valid where the mass farther than ``reach`` from the centre is below the smallest normal float64, as it is for
-    a reach of 38 scales: the accountants allow for masses that float64 flushes to zero.
-
-    Attributes:
-        scale (): sigma of the law proportional to e^(-n^2/(2 sigma^2)) on the integers.
-        sensitivity: distance by which one example moves the result, a whole number; static.
-        reach: integers on either side of a centre that are looked at one by one; static.
-
-    >>> import jax
-    >>> with jax.enable_x64(True):
-    ...     float(DiscreteGaussianPair(scale=1.0).infinite_mass())
-    0.0
-    """
-
-    scale: ArrayLike
-    sensitivity: int = field(default=1, metadata={"static": True})
-    reach: int = field(default=64, metadata={"static": True})
-
-    def _losses(self, n: Array) -> Array:
-        return self.sensitivity * (2 * n - self.sensitivity) / (2 * as_float64(self.scale) ** 2)
-
-    def _finite(self) -> FinitePair:
-        s = as_float64(self.scale)
-        n = jnp.arange(-self.reach, self.sensitivity + self.reach + 1, dtype=jnp.float64)
-        x_p, x_q = (n - self.sensitivity) ** 2 / (2 * s**2), n**2 / (2 * s**2)
-        total = jnp.exp(_log_total(s))
-        # The exponent rounds twice, exp and the quotient a few times more; log(total) is at most 40.
-        rounding = roundoff() * (64 + 4 * jnp.maximum(x_p, x_q))
-        return FinitePair(jnp.exp(-x_p) / total, jnp.exp(-x_q) / total, self._losses(n), rounding)
-
-    def discretize(self, cells: int, nats: Array) -> Atoms:
-        """Returns the integers as atoms, or as cells of equally many, sqrt(2 nats) deviations about both centres.
-
-        The few larger losses count as infinite: far away, they would be all that counts in a moment. What lies beyond
-        ``reach`` has less than TINY.
-        """
-        pair = self._finite()
-        p, q, losses = as_real(pair.p), as_real(pair.q), pair._losses()
-        n, off = 2 * self.reach + self.sensitivity + 1, as_real(pair.rounding)
-        infinite = jnp.asarray(2 * TINY), jnp.zeros(())
-        far = jnp.ceil(jnp.sqrt(2 * nats) * as_float64(self.scale)) + 1
-        if n <= MANY * cells:
-            is_large = jnp.arange(n + 0.0) > self.reach + self.sensitivity + far
-            doubt = LOSS_UNITS * roundoff() * jnp.abs(losses)
-            places, masses = jnp.where(is_large, jnp.inf, losses), jnp.where(p > 0, p, TINY)
-            return atoms_of_masses(places, masses, doubt, off * p + TINY, infinite, self.is_valid())
-        # Cells of so many integers; the first and the last take all that lies beyond.
-        some = cells // 2
-        first = jnp.maximum(self.reach - far, 0.0)
-        size = jnp.ceil((jnp.minimum(self.reach + self.sensitivity + far, n - 1.0) - first + 1) / (some - 2))
-        index = np.arange(n)
-        slot = jnp.clip(jnp.floor((index - first) / size) + 1, 0, some - 1).astype(jnp.int32)
-        rows = jnp.stack([p, off * p + TINY, q, off * q + TINY])
-        sums = jnp.zeros((4, some), p.dtype).at[:, slot].add(rows)
-        rounds = 2 * n * roundoff()
-        begins = jnp.minimum(jnp.maximum(first + size * (jnp.arange(some) - 1.0), 0.0), n - 1.0).at[0].set(0.0)
-        ends = jnp.append(jnp.maximum(begins[1:] - 1, begins[:-1]), n - 1.0)
-        edges = self._losses(jnp.stack([begins, ends], -1).reshape(-1) - self.reach).at[-1].set(jnp.inf)
-        off = rounds * (sums[::2] + sums[1::2])
-        return _atoms_of_separate_cells(edges, sums, off, infinite, self.is_valid())
-
-    def is_valid(self) -> Array:
-        # Scale s below which the square of a loss's denominator leaves float64; the pair counts as one without noise.
-        smallest = 1e-140
-        s = as_float64(self.scale)
-        cut = _log_upper_tail(s, jnp.asarray(self.reach + 1.0, jnp.float64))
-        return (s > smallest) & (s < jnp.inf) & (cut < math.log(TINY / 2))
-
-    def loss_range(self) -> tuple[Array, Array]:
-        s = as_float64(self.scale)
-        return jnp.full_like(s, -jnp.inf), jnp.full_like(s, jnp.inf)
-
-    def central_loss(self) -> Array:
-        return self._losses(as_float64(self.sensitivity))
-
-    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
-        return self._finite().cell_masses(boundaries)
-
-    def boundary_error(self, largest: Array) -> Array:
-        return LOSS_UNITS * roundoff() * jnp.abs(largest)
-
-    def cumulant(self, order: ArrayLike) -> Array:
-        """Returns ``log E_P[exp(order Y)]`` in closed form.
-
-        It is the Gaussian's, ``order (order + 1) D^2/(2 s^2)``, plus the logarithm of the sum of the bell over the
-        integers moved by (order + 1) D, relative to the sum over the integers themselves. That logarithm is at most 0,
-        and it is 0 where (order + 1) D is whole.
-        """
-        t, s = as_float64(order), as_float64(self.scale)
-        return t * (t + 1) * (self.sensitivity**2 / (2 * s**2)) + _log_off_center(s, t * self.sensitivity)
-
-
-def _log_total(s: Array) -> Array:
-    """Returns ``log sum of e^(-n^2/(2 s^2))`` over the integers n."""
-    wide = s > SELF_DUAL
-    # By Poisson's formula it is s sqrt(2 pi) sum of e^(-2 pi^2 s^2 k^2).
-    rate = jnp.where(wide, 2 * math.pi**2 * s**2, 1 / (2 * s**2))
-    terms = sum((jnp.exp(-(k**2) * rate) for k in range(1, TERMS + 1)), jnp.zeros_like(rate))
-    return jnp.where(wide, jnp.log(s / SELF_DUAL), 0.0) + jnp.log1p(2 * terms)
-
-
-def _log_off_center(s: Array, center: Array) -> Array:
-    """Returns ``log sum of e^(-(n - center)^2/(2 s^2))`` less that of center 0, to a few ulps of 1; it is never > 0."""
-    s, center = jnp.broadcast_arrays(s, center)
-    offset = center - jnp.round(center)
-    # A wide bell: by Poisson's formula the difference of the sums is one of sines squared, of one sign.
-    rate = 2 * math.pi**2 * jnp.maximum(s, SELF_DUAL) ** 2
-    spread, total = jnp.zeros_like(rate), jnp.ones_like(rate)
-    for k in range(1, TERMS + 1):
-        term = jnp.exp(-(k**2) * rate)
-        spread, total = spread + 4 * term * jnp.sin(math.pi * k * offset) ** 2, total + 2 * term
-    wide = log_complement(spread / total)
-    # A narrow bell: each sum with its largest term taken out.
-    narrow_s = jnp.minimum(s, SELF_DUAL)
-    terms = jnp.zeros_like(rate)
-    for n in range(1, TERMS + 2):
-        for side in (n, -n):
-            terms = terms + jnp.exp(-(side**2 - 2 * side * offset) / (2 * narrow_s**2))
-    narrow = -(offset**2) / (2 * narrow_s**2) + jnp.log1p(terms) - _log_total(narrow_s)
-    return jnp.minimum(jnp.where(s > SELF_DUAL, wide, narrow), 0.0)
-
-
-def _log_upper_tail(s: Array, distance: Array) -> Array:
-    """Returns an upper bound on the log of the bell's sum over distance, distance + 1, ..., relative to the integers'.
-
-    Where the first term is above the centre the ratios of neighbours fall, so that a geometric series bounds the sum.
-    No sum, on or off the integers, exceeds the one over the integers.
-    """
-    d = jnp.maximum(distance, 0.0)
-    bounded = jnp.minimum(d, 1e150)
-    exponent = -(bounded**2) / (2 * s**2) * (1 - 16 * roundoff())
-    ratio = -jnp.expm1(-(2 * bounded + 1) / (2 * s**2))
-    log_sum = exponent - jnp.log(ratio) - _log_total(s) + 64 * roundoff()
-    return jnp.where(distance == jnp.inf, -jnp.inf, jnp.where(distance > 0, jnp.minimum(log_sum, 0.0), 0.0))
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class DiscreteGaussian(NoiseOnIntegers):
-    """Discrete Gaussian mechanism: an integer query plus noise n of mass proportional to e^(-n^2 / (2 scale^2)).
-
-    Attributes:
-        scale (...): above 0; close to the standard deviation of the noise where it exceeds 1.
-        sensitivity: largest change of the query's value, a whole number of at least 1; static.
-        reach: integers on either side of the centre that masses are kept for, static. By default it is enough for a
-            concrete scale up to 1700, rounded up to a power of two, and 2048, enough for a scale of 54, for a traced
-            one. Beyond it neither noise may have a mass that float64 can hold; epsilon is inf where that fails. Give it
-            where a large scale is traced.
-
-    Relations: "add_or_remove" (default), "remove", "add", "zero_out". All are the same pair by symmetry, and the pair
-    of the largest shift dominates those of smaller ones, since the likelihood ratio is monotone. For replace-one
-    neighbours give the sensitivity to a replacement. The query is one number: on vectors discrete noise is not
-    spherical, and this pair is not theirs.
-
-    Raises ValueError where a concrete field is out of range or needs more than the largest reach; a traced scale cannot
-    raise and costs inf instead.
-
-    Source: Canonne, Kamath and Steinke (2020), "The discrete Gaussian for differential privacy", Definition 1 and
-    Theorem 7.
-
-    >>> from jaxacct import rdp
-    >>> mechanism = DiscreteGaussian(scale=2.0)
-    >>> mechanism.reach, round(float(rdp.curve(mechanism, [3.0])[0]), 9)
-    (128, 0.375)
-    """
-
-    reach: int | None = field(default=None, metadata={"static": True})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.reach is None:
-            object.__setattr__(self, "reach", _reach_for(validation.concrete_value(self.scale)))
-
-    def validate(self) -> None:
-        super().validate()
-        if self.reach is not None:
-            validation.check_whole(self.reach, "reach", 1, 2**30, "the integers summed over on either side")
-
-    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the one pair: the noise moved by the sensitivity against the noise itself."""
-        directions(self, relation)
-        return (DiscreteGaussianPair(self.scale, self.sensitivity, self.reach or _reach_for(None)),)
-
-
-def _reach_for(scale: np.ndarray | None) -> int:
-    """Returns a power of two that reaches far enough for each of the scales, None for traced ones."""
-    # Number of scales beyond which the discrete Gaussian's mass, e^(-38^2/2) = e^-722, is below the smallest float64,
-    # e^-708.
-    scales = 38
-    # Most integers on either side of discrete Gaussian noise that are summed over by default; enough for a scale of
-    # 1700. A limit of memory and time alone.
-    largest_reach = 2**16
-    # Integers on either side for a traced scale, which Python cannot look at; enough for a scale of 54. Beyond it
-    # epsilon is inf.
-    default_reach = 2**11
-    if scale is None or not np.any(np.isfinite(scale)):
-        return default_reach
-    # At least 64 integers, and a power of two: few programs serve all scales.
-    largest = float(np.max(scale, where=np.isfinite(scale), initial=0.0))
-    needed = 2 ** math.ceil(math.log2(max(scales * largest + 1, 64)))
-    if needed > largest_reach:
-        raise ValueError(
-            f"scale = {largest} needs sums over more than {largest_reach} integers on either side: give "
-            f"reach = {needed}, if that much memory and time can be spent."
-        )
-    return needed
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ import jaxacct as ja
 from jaxacct.mechanisms.approximate_dp import bounded_range_pair
 from jaxacct.mechanisms.atoms import atoms_in_order, atoms_of_cells, atoms_of_masses, places_about
 from jaxacct.mechanisms.bounded_range import RangeBlock, _best_choice
-from jaxacct.mechanisms.finite import DiscreteGaussianPair, FinitePair, PublicCoinPair
+from jaxacct.mechanisms.discrete_gaussian import DiscreteGaussianPair
+from jaxacct.mechanisms.finite import FinitePair, PublicCoinPair
 from jaxacct.mechanisms.fixed_batches import WithoutReplacementPair
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair, _log_ratio_and_error
 from jaxacct.mechanisms.groups import CountedShiftsPair

@@ -17,7 +17,7 @@ from jaxacct.mechanisms import (
     PureDP,
     RandomizedResponse,
 )
-from jaxacct.mechanisms.finite import SELF_DUAL, _log_off_center
+from jaxacct.mechanisms.discrete_gaussian import SELF_DUAL, _log_off_center
 from jaxacct.mechanisms.mechanism import sequence
 from jaxacct.numerics.precision import UNIT_ROUNDOFF, kernel
 

@@ -14,7 +14,7 @@ from helpers.thorough import cases
 import jaxacct as ja
 from jaxacct import audit, calibrate, monte_carlo, policies, rdp, selection, strategies
 from jaxacct.adapters import events
-from jaxacct.mechanisms.finite import DiscreteGaussianPair
+from jaxacct.mechanisms.discrete_gaussian import DiscreteGaussianPair
 from jaxacct.mechanisms.mechanism import parts_of
 from jaxacct.train import Metrics, sampling, settings
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer
