@@ -452,9 +452,9 @@ class BufferedStrategy(Strategy):
             return (new.astype(kept.dtype) - combined(factors, kept)) / own.astype(kept.dtype)
 
         rows = jax.tree.map(row, noise, state.buffers)
-        return rows, self._following(state, rows)
+        return rows, self.advance(state, rows)
 
-    def _following(self, state: NoiseState, rows: PyTree) -> NoiseState:
+    def advance(self, state: NoiseState, rows: PyTree) -> NoiseState:
         """Returns the state after one more row of y."""
         buffers = jax.tree.map(lambda kept, row: self.keep(kept, row, state.step), state.buffers, rows)
         return NoiseState(state.step + 1, buffers)
@@ -469,7 +469,7 @@ class BufferedStrategy(Strategy):
             def undone(row: Array, kept: Array) -> Array:
                 return own.astype(kept.dtype) * row + combined(factors, kept)
 
-            return self._following(state, wide), jax.tree.map(undone, wide, state.buffers)
+            return self.advance(state, wide), jax.tree.map(undone, wide, state.buffers)
 
         # As in the stream, the buffers hold what is needed of the rows before; here the rows are known.
         return jax.lax.scan(one, self._start_of(rows), rows)[1]

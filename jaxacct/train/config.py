@@ -29,7 +29,7 @@ from jaxacct.menus import certify
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.odometers import MenuOdometer, VilleOdometer
 from jaxacct.policies import Constant, FinitePolicy, Policy
-from jaxacct.strategies import CyclicPoisson, Strategy
+from jaxacct.strategies import BufferedStrategy, CyclicPoisson, Strategy
 from jaxacct.train.ownership import owned_settings
 from jaxacct.train.planned import Plan, PlannedLedger, SideQuery, delta_left, plan
 from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler, Sampler
@@ -78,7 +78,8 @@ class TrainingBudget(RunBudget):
         epsilon: the budget; the plan's cost where noise and length are given.
         delta: the budget.
         horizon: largest number of steps of the run: cut batches are paid for over that many.
-        delta_after_overflow: part of delta that cut batches leave, which is the ledger's.
+        delta_for_accounting: part of delta that cut batches and the law of drawn noise leave, which is the ledger's.
+        samples: integer noise values that one step draws at most; 0: noise is drawn in float64.
     """
 
     policy: Policy
@@ -86,7 +87,8 @@ class TrainingBudget(RunBudget):
     epsilon: float
     delta: float
     horizon: int
-    delta_after_overflow: float
+    delta_for_accounting: float
+    samples: int = 0
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -142,11 +144,18 @@ class RunConfig(abc.ABC):
             validation.check_noise_multiplier(self.noise_multiplier)
 
     @abc.abstractmethod
-    def resolve(self, size: int) -> TrainingBudget:
+    def resolve(self, size: int, samples: int = 0) -> TrainingBudget:
         """Returns the budget of a run on ``size`` examples, with nothing left open.
+
+        ``samples``: integer noise values that one step draws at most, which delta pays for; 0: noise is of float64.
 
         Raises ValueError where the settings do not fit the size, or the budget pays for no such run.
         """
+
+    @property
+    def against_integers(self) -> str:
+        """Why noise cannot be drawn in integers (:mod:`jaxacct.train.integer_noise`); empty where it can."""
+        return against_integers(self.sampler, self.noise)
 
     def _public_size(self, present: int) -> int:
         """Returns the public number of examples of data of which so many are present."""
@@ -225,7 +234,7 @@ class PlannedRun(RunConfig):
             return f"steps = {self.steps}"
         return None if self.epochs is None else f"epochs = {self.epochs}"
 
-    def resolve(self, size: int) -> TrainingBudget:
+    def resolve(self, size: int, samples: int = 0) -> TrainingBudget:
         present, size = size, self._public_size(size)
         rate = float(self._constant(size).sampling_rate)
         steps = self.steps if self.epochs is None else steps_of(self.epochs, rate)
@@ -239,13 +248,13 @@ class PlannedRun(RunConfig):
         steps = None if steps is None else int(steps)
         sampler, strategy = owned_settings(self.sampler, "sampler"), owned_settings(self.noise, "noise")
         solve: Any = _plan if sampler or strategy or self.queries else _planned_once
-        made = solve(sampler, strategy, size, self.queries, rate, delta, epsilon, noise, steps)
+        made = solve(sampler, strategy, size, self.queries, rate, delta, epsilon, noise, steps, samples)
         if self.most_examples is not None:
             made = dataclasses.replace(made, sampler=self._with_present(made.sampler, present))
         return TrainingBudget(
             sampler=made.sampler, ledger=made.ledger(), plan=made, policy=Constant(made.noise_multiplier, rate),
             kind="planned", epsilon=made.epsilon, delta=delta, horizon=made.steps,
-            delta_after_overflow=made.delta_after_overflow,
+            delta_for_accounting=made.delta_for_accounting, samples=samples,
         )  # fmt: skip
 
 
@@ -283,7 +292,7 @@ class PolicyRun(RunConfig):
         """Returns the largest number of steps of the run."""
         return MOST_STEPS
 
-    def resolve(self, size: int) -> TrainingBudget:
+    def resolve(self, size: int, samples: int = 0) -> TrainingBudget:
         present, size = size, self._public_size(size)
         policy, sampler = self._policy(size), owned_settings(self.sampler, "sampler")
         epsilon, delta = float(self.epsilon), float(self.delta)  # type: ignore[arg-type]
@@ -295,10 +304,10 @@ class PolicyRun(RunConfig):
             sampler = Correlated(sampler, owned_settings(self.noise, "noise"), MOST_STEPS)
         sampler = self._with_present(sampler, present)
         horizon = self._horizon(policy, sampler)
-        left = delta_left(sampler, horizon, epsilon, delta)
+        left = delta_left(sampler, horizon, epsilon, delta, samples)
         return TrainingBudget(
             sampler=sampler, ledger=self._ledger(policy, sampler, left), policy=policy, kind=self.kind,
-            epsilon=epsilon, delta=delta, horizon=horizon, delta_after_overflow=left,
+            epsilon=epsilon, delta=delta, horizon=horizon, delta_for_accounting=left, samples=samples,
         )  # fmt: skip
 
     def _policy(self, size: int) -> Policy:
@@ -404,6 +413,7 @@ class OpenRun:
 
     ledger: Ledger
     sampler: Sampler
+    against_integers: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         if not hasattr(self.sampler, "steps_per_run"):
@@ -424,8 +434,11 @@ class OpenRun:
                 "give a filter of jaxacct.filters or an odometer of jaxacct.odometers."
             )
 
-    def resolve(self, size: int) -> RunBudget:
-        """Returns the budget of a run on ``size`` examples, which the sampler knows by itself."""
+    def resolve(self, size: int, samples: int = 0) -> RunBudget:
+        """Returns the budget of a run on ``size`` examples, which the sampler knows by itself.
+
+        What ``samples`` values of integer noise a step cost, :func:`.noise_delta`, the caller has taken off delta, too.
+        """
         return RunBudget(self.sampler, self.ledger)
 
 
@@ -588,6 +601,20 @@ def _check_correlated(
         )
 
 
+def against_integers(sampler: Any, strategy: Strategy | None) -> str:
+    """Returns why the noise of a strategy on a sampler's batches cannot be drawn in integers; empty where it can."""
+    if strategy is None:
+        return ""
+    if sampler is None or isinstance(separating(sampler).participation(1, strategy.bands(MOST_STEPS)), CyclicPoisson):
+        return (
+            "correlated noise that is amplified by sampling: rounding depends on who was in earlier batches, and its "
+            "account needs differences that vanish"
+        )
+    if not isinstance(strategy, BufferedStrategy):
+        return f"the noise of a {type(strategy).__name__}, whose rows are not known: rounding them has no account"
+    return ""
+
+
 def affordable_steps(
     num_examples: int, sampling_rate: float, noise_multiplier: float, *, epsilon: float, delta: float
 ) -> int:
@@ -635,7 +662,7 @@ def items_of(menu: Items, policy: Policy, sampler: Any) -> Items:
 
 def _plan(
     sampler: Any, strategy: Strategy | None, size: int, queries: tuple[SideQuery, ...], rate: float, delta: float,
-    epsilon: float | None, noise: float | None, steps: int | None,
+    epsilon: float | None, noise: float | None, steps: int | None, samples: int,
 ) -> Plan:  # fmt: skip
     """Returns the plan for the sampler that is given, or a Poisson sampler at that rate; cyclic for a strategy."""
 
@@ -655,7 +682,7 @@ def _plan(
         )
         return Correlated(cyclic, strategy, steps)
 
-    return plan(draw, delta, epsilon=epsilon, noise_multiplier=noise, steps=steps, queries=queries)
+    return plan(draw, delta, epsilon=epsilon, noise_multiplier=noise, steps=steps, queries=queries, samples=samples)
 
 
 _planned_once = functools.lru_cache(maxsize=64, typed=True)(_plan)

@@ -30,14 +30,16 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree, UInt32
 
 from jaxacct.filters import MenuFilter
 from jaxacct.ledger import Ledger
+from jaxacct.numerics.chacha20 import is_chacha20
 from jaxacct.numerics.precision import is_concrete, scope
 from jaxacct.numerics.pytrees import takes_python_values
-from jaxacct.strategies import Strategy
+from jaxacct.strategies import BufferedStrategy, Strategy
 from jaxacct.train.clipping import ClippedSum, ClippingRule, clip_and_sum
 from jaxacct.train.clipping.query import added_up, check_loss
 from jaxacct.train.clipping.rows import Shards
-from jaxacct.train.config import OpenRun, PlannedRun
-from jaxacct.train.keys import run_key, threefry
+from jaxacct.train.config import OpenRun, PlannedRun, against_integers
+from jaxacct.train.integer_noise import rounding_of_rows
+from jaxacct.train.keys import as_threefry, run_key
 from jaxacct.train.models import takes_key
 from jaxacct.train.noise import deviation_of_mean, privatize_step, start
 from jaxacct.train.ownership import as_words
@@ -45,12 +47,15 @@ from jaxacct.train.planned import Plan, PlannedLedger
 from jaxacct.train.sampling import Correlated, Sampler
 from jaxacct.train.sampling.correlated import describe_noise, drawn_by
 from jaxacct.train.sampling.sampler import Batch, check_num_examples
-from jaxacct.train.settings import check_placement, rule_of
+from jaxacct.train.settings import NoiseArithmetic, check_placement, key_for, rule_of
 from jaxacct.train.state import PrivateState, TrainState
 
 SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
 """Purposes of keys: the number that is folded into the run's key before the step's. Any distinct numbers are sound;
 others change what a seed gives."""
+
+MOST_SAMPLES = 2**30
+"""Integer noise values of one step that a plan pays for whose parameters are not known yet: a few 1e-13 of delta."""
 
 S = TypeVar("S", TrainState, PrivateState)
 """Type of a state that one step moves on: a trainer's, or that of a loop of one's own."""
@@ -78,7 +83,7 @@ def loss_of_row(
 
     The example's key is made from its index, which is not looked at where nothing is random.
     """
-    key = threefry(key_of(state, LOSS)) if random else None
+    key = as_threefry(key_of(state, LOSS)) if random else None
 
     def of_row(params: PyTree, row: tuple[Any, Any]) -> Array:
         example, index = row
@@ -191,10 +196,24 @@ class Door:
             key_of(state, NOISE), clipped.total, strategy_of(self.sampler), state.noise,
             noise_multiplier=noise_multiplier, clip_norm=state.rule.sensitivity,
             expected_batch_size=expected_batch_size, shardings=self.shardings,
+            rounding=self.rounding(state, clipped.total),
         )  # fmt: skip
         rule = state.rule.update(key_of(state, RULE), clipped.unclipped, self.sampler.expected_batch_size)
         after = dataclasses.replace(state, rule=rule, noise=noise, step=state.step + 1)
         return jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), noisy, params), after
+
+    def rounding(self, state: TrainState | PrivateState, total: PyTree) -> float | None:
+        """Returns what integers take of correlated noise (:func:`.rounding_of_rows`); None: nothing of the kind."""
+        if not (isinstance(self.sampler, Correlated) and is_chacha20(state.key)):
+            return None
+        assert isinstance(self.sampler.strategy, BufferedStrategy)
+        entries = sum(np.size(leaf) for leaf in jax.tree.leaves(total))
+        return rounding_of_rows(self.sampler.strategy, self.sampler.sensitivity, self.sampler.covered, entries)
+
+    def deviation(self, state: TrainState | PrivateState, noise: ArrayLike, size: ArrayLike, params: PyTree) -> Array:
+        """Returns the deviation of independent noise in each entry of a release, float32, for optimizers."""
+        entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params)) if is_chacha20(state.key) else 0
+        return deviation_of_mean(noise, state.rule.sensitivity, size, entries)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -224,6 +243,8 @@ class PrivateGradients:
         specs: pytree like ``params`` of ``PartitionSpec``: how they, and their gradients, lie on that mesh.
         sampler: draws the batches; the plan's, if there is one.
         ledger: pays for each step, before the first; the plan's, if there is one.
+        noise_arithmetic: as :class:`.DPTrainer` has it. A plan pays for integer noise of up to :data:`MOST_SAMPLES`
+            entries; where a ledger pays, its delta is reduced by you (:func:`.noise_delta`).
 
     A loop: :meth:`start` once, and then for each step :meth:`batch`, the examples at its indices from wherever they
     are, :meth:`gradient`, any optimizer. :meth:`clip`, :meth:`sum` and :meth:`noise` are the parts of a gradient, for
@@ -264,6 +285,7 @@ class PrivateGradients:
     specs: PyTree | None = None
     sampler: Sampler = None  # type: ignore[assignment]
     ledger: PlannedLedger | Ledger = None  # type: ignore[assignment]
+    noise_arithmetic: NoiseArithmetic | None = None
 
     def __post_init__(self) -> None:
         if not (self.loss is None or callable(self.loss)):
@@ -294,6 +316,7 @@ class PrivateGradients:
         ghost: bool = True,
         sharding: NamedSharding | None = None,
         specs: PyTree | None = None,
+        noise_arithmetic: NoiseArithmetic | None = None,
     ) -> PrivateGradients:
         """Returns the gradients of a configuration on a data set of ``num_examples`` examples.
 
@@ -311,10 +334,11 @@ class PrivateGradients:
                 f"run is a {type(run).__name__}: give a PlannedRun, or an OpenRun of a ledger and a sampler."
             )
         rule = rule_of(clip_norm)
-        budget = run.resolve(num_examples)
+        is_integer = noise_arithmetic != "float64" and not run.against_integers
+        budget = run.resolve(num_examples, MOST_SAMPLES if is_integer else 0)
         return cls(
             loss, budget.plan, rule, microbatch_size, ghost, sharding, specs, budget.sampler,
-            budget.ledger,
+            budget.ledger, noise_arithmetic,
         )  # fmt: skip
 
     @classmethod
@@ -336,6 +360,7 @@ class PrivateGradients:
         noise: Strategy | None = None,
         sharding: NamedSharding | None = None,
         specs: PyTree | None = None,
+        noise_arithmetic: NoiseArithmetic | None = None,
     ) -> PrivateGradients:
         """Returns the gradients with the least noise that the certified accountant allows for so many epochs.
 
@@ -356,6 +381,7 @@ class PrivateGradients:
             noise: correlates the noise of steps, a strategy of :mod:`jaxacct.strategies`; None: it is independent.
             sharding: as the attribute.
             specs: as the attribute.
+            noise_arithmetic: as the attribute.
 
         Raises ValueError where an argument is out of range, or there is no such plan.
         """
@@ -366,6 +392,7 @@ class PrivateGradients:
         return cls.from_run(
             run, loss, num_examples, clip_norm=clip_norm,  # type: ignore[arg-type]  # None is refused there
             microbatch_size=microbatch_size, ghost=ghost, sharding=sharding, specs=specs,
+            noise_arithmetic=noise_arithmetic,
         )  # fmt: skip
 
     @classmethod
@@ -380,6 +407,7 @@ class PrivateGradients:
         ghost: bool = True,
         sharding: NamedSharding | None = None,
         specs: PyTree | None = None,
+        noise_arithmetic: NoiseArithmetic | None = None,
     ) -> PrivateGradients:
         """Returns gradients whose noise is chosen at each step, and which a filter or an odometer pays for.
 
@@ -403,6 +431,7 @@ class PrivateGradients:
         return cls.from_run(
             OpenRun(ledger, sampler), loss, sampler.num_examples, clip_norm=clip_norm,
             microbatch_size=microbatch_size, ghost=ghost, sharding=sharding, specs=specs,
+            noise_arithmetic=noise_arithmetic,
         )  # fmt: skip
 
     @property
@@ -426,6 +455,11 @@ class PrivateGradients:
             self.sampler, self.microbatch_size, self.ghost and self.loss is not None, sharding=self.sharding,
             shardings=shardings,
         )  # fmt: skip
+
+    @property
+    def _against_integers(self) -> str:
+        """Why the noise cannot be drawn in integers; empty where it can."""
+        return against_integers(drawn_by(self.sampler), strategy_of(self.sampler))
 
     @property
     def _of_plan(self) -> Plan:
@@ -452,7 +486,8 @@ class PrivateGradients:
             noise = start(self.sampler.strategy, params)
         rule = jax.tree.map(strongly_typed, self.rule)
         return PrivateState(
-            ledger=self.ledger, rule=rule, step=jnp.zeros((), jnp.int32), key=run_key(seed),
+            ledger=self.ledger, rule=rule, step=jnp.zeros((), jnp.int32),
+            key=key_for(self.noise_arithmetic, run_key(seed), self._against_integers),
             owner=jnp.asarray(self._digest), noise=noise,
         )  # fmt: skip
 
@@ -464,15 +499,17 @@ class PrivateGradients:
         self._check(state)
         return self._door.draw(state)
 
-    def noise_deviation(self, state: PrivateState) -> Float32[Array, ""]:
+    def noise_deviation(self, state: PrivateState, params: PyTree) -> Float32[Array, ""]:
         """Returns the standard deviation of the noise in each entry of the next gradient, for :func:`.adam_bc`.
+
+        Integer noise pays for the rounding of all entries: ``params``, or their shapes, tell how many there are.
 
         Raises ValueError where there is no plan, or its noise is correlated: each step has another deviation.
         """
         self._check(state)
         if isinstance(self.sampler, Correlated):
             raise ValueError("plan is of correlated noise, whose deviation differs from step to step.")
-        return deviation_of_mean(self.gradient_noise, state.rule.sensitivity, self.sampler.expected_batch_size)
+        return self._door.deviation(state, self.gradient_noise, self.sampler.expected_batch_size, params)
 
     def clip(
         self,
@@ -581,6 +618,12 @@ class PrivateGradients:
         # The ledger pays before ``clipped`` looks at the data; a traced refusal takes the branch of zeros. The budget
         # is this object's, whatever ledger the state brings.
         self._check(state)
+        entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params))
+        if is_chacha20(state.key) and self.plan is not None and entries + 2 > self.plan.samples:
+            raise ValueError(
+                f"params have {entries} entries, and the plan pays for integer noise on {self.plan.samples}: make the "
+                "object with noise_arithmetic='float64', or train fewer."
+            )
         multiplier = self._gradient_noise(noise)
         ledger = self.ledger.resume(state.ledger)  # type: ignore[arg-type]
         state = dataclasses.replace(state, ledger=ledger)

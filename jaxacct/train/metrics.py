@@ -36,7 +36,7 @@ from jaxacct import validation
 from jaxacct.numerics.precision import kernel
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.train.clipping.rows import make_up, map_rows
-from jaxacct.train.keys import standard_normal
+from jaxacct.train.integer_noise import add_noise
 from jaxacct.train.models import check_one_number
 from jaxacct.train.ownership import on_host
 
@@ -164,24 +164,24 @@ class Metrics:
         fractions: list[Array] = []
         if self.measures:
             fractions = map_rows(functools.partial(self.fractions, model), examples, microbatch_size)
-        noise = standard_normal(key, (len(self.names),))
-        means = self._means(fractions, mask, unclipped, noise, noise_multiplier, expected_batch_size)
+        means = self._means(key, fractions, mask, unclipped, noise_multiplier, expected_batch_size)
         return {name: sums[name] + mean.astype(jnp.float32) for name, mean in zip(self.names, means, strict=True)}
 
     @kernel(own_float64=True)
     def _means(
-        self, fractions: list[Array], mask: Array, unclipped: ArrayLike, noise: Array, multiplier: float, size: float
+        self, key: jax.Array, fractions: list[Array], mask: Array, unclipped: ArrayLike, multiplier: float, size: float
     ) -> list[Array]:
         units = (jnp.round(jnp.clip(values.astype(jnp.float64), 0.0, 1.0) / UNIT) for values in fractions)
         sums = [jnp.where(mask, value * UNIT - 0.5, 0.0).sum() for value in units]
         if self.clipped:
             sums = [-jnp.asarray(unclipped, jnp.float64), *sums]
         bounds = (1.0,) * self.clipped + tuple(float(bound) for _, bound in self.measures.values())
-        deviation = self.deviation(multiplier)
-        return [
-            bound * ((total + deviation * draw) / size + 0.5)
-            for bound, total, draw in zip(bounds, sums, noise, strict=True)
-        ]
+        # One example moves each sum by 1/2.
+        sensitivity = math.sqrt(len(sums)) / 2
+        noisy = add_noise(
+            key, jnp.stack(sums), noise_multiplier=self.deviation(multiplier) / sensitivity, sensitivity=sensitivity
+        )
+        return [bound * (total / size + 0.5) for bound, total in zip(bounds, noisy, strict=True)]
 
 
 def one_number(value: ArrayLike, source: str) -> Float32[Array, ""]:

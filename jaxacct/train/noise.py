@@ -15,14 +15,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from jaxtyping import Array, ArrayLike, Float32, PyTree
 
 from jaxacct import validation
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold
+from jaxacct.numerics.chacha20 import is_chacha20
 from jaxacct.numerics.precision import as_float64, is_concrete, kernel, scope
-from jaxacct.strategies import NoiseState, Strategy
+from jaxacct.strategies import BufferedStrategy, NoiseState, Strategy
 from jaxacct.train.clipping.rules import check_finite_clip_norm
-from jaxacct.train.keys import DerivedKey, noisy_on_mesh, run_key, standard_normal, standard_normals
+from jaxacct.train.integer_noise import VARIANCES, add_correlated, add_noise, drawn_like, draws_of, grid_of
+from jaxacct.train.keys import DerivedKey, as_threefry, run_key
 from jaxacct.train.ownership import Sealed, copy_tree, owned_settings
 from jaxacct.train.planned import SideQuery
 
@@ -39,8 +42,9 @@ def privatize(
     """Returns ``(total + noise) / expected_batch_size``: a private estimate of the mean clipped gradient.
 
     Args:
-        key: typed scalar key, used for nothing else.
-        total: pytree of arrays, the :func:`~jaxacct.train.clipping.clipped_sum`.
+        key: typed scalar key, used for nothing else: :func:`run_key` gives one. A ChaCha20 key draws integers on a
+            grid, whose law is known; another one, of a seed, normal numbers of float64, for experiments.
+        total: pytree of float64 arrays, the :func:`~jaxacct.train.clipping.clipped_sum`.
         noise_multiplier: standard deviation of the noise over ``clip_norm``, the same on every entry. ``inf``: nothing
             is released, which costs 0, and zeros are returned.
         clip_norm: sensitivity of ``total``, at most 2^60: a rule's ``sensitivity``.
@@ -51,11 +55,12 @@ def privatize(
     Returns:
         Pytree like ``total``, float64. Whatever is done with it later is post-processing.
 
-    Formal guarantee: if one example moves ``total`` by at most ``clip_norm`` in L2, this is the Gaussian mechanism with
-    that noise multiplier, up to the generator (:func:`standard_normal`), and with float64 for the real line. Traced
-    settings that are out of range are not caught.
+    Formal guarantee: if one example moves ``total`` by at most ``clip_norm`` in L2, this is a post-processing of the
+    Gaussian mechanism with that noise multiplier, up to a total variation that ``epsilon`` and delta pay for
+    (:func:`jaxacct.train.integer_noise.bill`), the generator being a pseudorandom function. With a key of another
+    generator the last bits of the result may tell ``total``. A traced multiplier for which there is no grid gives NaN.
 
-    Raises ValueError where a concrete argument is out of range.
+    Raises ValueError where a concrete argument is out of range; TypeError for integer noise on sums of float32.
 
     >>> noisy = privatize(jax.random.key(0), jnp.ones(3), noise_multiplier=0.0, clip_norm=1.0, expected_batch_size=4.0)
     >>> noisy.tolist()
@@ -102,30 +107,19 @@ def privatize_step(
     clip_norm: ArrayLike,
     expected_batch_size: ArrayLike,
     shardings: PyTree | None = None,
+    rounding: float | None = None,
 ) -> tuple[PyTree, NoiseState | None]:
     """Returns :func:`privatize` with the next row of C^-1 z in place of z, and the state after it.
 
     z is the noise that ``privatize`` adds with this key, in units of the clipping norm: the norm may change on the way.
-    Without a strategy there is no state.
+    Without a strategy there is no state. ``rounding`` is what integers take of correlated noise
+    (:func:`.rounding_of_rows`), for a ChaCha20 key; other keys draw it in float64.
 
     Raises TypeError where numbers of the state are not float64 as :func:`start` makes them; ValueError where it is of
     other parameters, or of another strategy.
     """
     if strategy is not None:
-        made = jax.tree.leaves(jax.eval_shape(lambda: start(strategy, total)))
-        shapes, wanted = [np.shape(leaf) for leaf in jax.tree.leaves(state)], [like.shape for like in made]
-        if shapes != wanted:
-            raise ValueError(
-                f"the state of correlated noise has shapes {str(shapes)[:200]}, where this sum and strategy need "
-                f"{str(wanted)[:200]}: start it with the parameters that are trained."
-            )
-        # A state may have been saved and restored: rounded numbers would no longer cancel earlier noise.
-        for leaf, like in zip(jax.tree.leaves(state), made, strict=True):
-            if jnp.issubdtype(like.dtype, jnp.floating) and leaf.dtype != like.dtype:
-                raise TypeError(
-                    f"the state of correlated noise has {leaf.dtype} in the place of {like.dtype}: what saved or "
-                    "copied it rounded it, and noise that was released would not cancel. Restore it bit for bit."
-                )
+        _check_state(strategy, state, total)
     check_release(noise_multiplier, clip_norm, expected_batch_size)
     leaves, structure = jax.tree.flatten(total)
     for leaf in leaves:
@@ -136,52 +130,79 @@ def privatize_step(
             raise ValueError("noise_multiplier = inf with a strategy, whose noise later steps take off: give a number.")
         with scope():
             return jax.tree.map(lambda leaf: jnp.zeros(np.shape(leaf), jnp.float64), total), state
-    keys = jax.random.split(key, max(len(leaves), 1))
-    numbers = noise_multiplier, clip_norm, expected_batch_size
-    places = jax.tree.leaves(shardings) if jax.random.key_impl(keys) == "threefry2x32" else []
-    drawn: list[Array] = []
-    if not all(place.is_fully_replicated for place in places):
-        if strategy is None:
-            return jax.tree.unflatten(structure, noisy_on_mesh(keys, leaves, places, numbers)), state
-        # Correlated noise needs z by itself: the mesh's loop adds it, with deviation 1, to sums of zero.
-        drawn = noisy_on_mesh(keys, [jnp.zeros_like(leaf) for leaf in leaves], places, (1.0, 1.0, 1.0))
-    return _privatize(keys, total, drawn, strategy, state, *numbers)
+    lying = jax.tree.leaves(shardings)
+    places = None if all(place.is_fully_replicated for place in lying) else tuple(lying)
+    return _add(key, total, strategy, state, (noise_multiplier, clip_norm, expected_batch_size), places, rounding)
+
+
+def _check_state(strategy: Strategy, state: NoiseState | None, total: PyTree) -> None:
+    """Raises where the memory of correlated noise is not that of this strategy and these sums, bit for bit."""
+    made = jax.tree.leaves(jax.eval_shape(lambda: start(strategy, total)))
+    shapes, wanted = [np.shape(leaf) for leaf in jax.tree.leaves(state)], [like.shape for like in made]
+    if shapes != wanted:
+        raise ValueError(
+            f"the state of correlated noise has shapes {str(shapes)[:200]}, where this sum and strategy need "
+            f"{str(wanted)[:200]}: start it with the parameters that are trained."
+        )
+    # A state may have been saved and restored: rounded numbers would no longer cancel earlier noise.
+    for leaf, like in zip(jax.tree.leaves(state), made, strict=True):
+        if jnp.issubdtype(like.dtype, jnp.floating) and leaf.dtype != like.dtype:
+            raise TypeError(
+                f"the state of correlated noise has {leaf.dtype} in the place of {like.dtype}: what saved or "
+                "copied it rounded it, and noise that was released would not cancel. Restore it bit for bit."
+            )
 
 
 @kernel(own_float64=True)
-def _privatize(
-    keys: jax.Array,
+def _add(
+    key: jax.Array,
     total: PyTree,
-    drawn: list[Array],
     strategy: Strategy | None,
     state: NoiseState | None,
-    *numbers: ArrayLike,
+    numbers: tuple[ArrayLike, ArrayLike, ArrayLike],
+    places: tuple[NamedSharding, ...] | None,
+    rounding: float | None,
 ) -> tuple[PyTree, NoiseState | None]:
-    """Returns the noisy mean in float64, and the strategy's state; ``drawn`` is the noise where a mesh drew it."""
-    leaves, structure = jax.tree.flatten(total)
-    noise = jax.tree.unflatten(structure, drawn or standard_normals(keys, [leaf.shape for leaf in leaves]))
-    if strategy is not None:
+    """Returns the noisy mean in float64, and the strategy's state."""
+    multiplier, norm, size = numbers
+    if not is_chacha20(key):
+        total = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(jnp.float64), total)
+    if strategy is None:
+        noisy = add_noise(key, total, noise_multiplier=multiplier, sensitivity=norm, places=places)
+    else:
         assert state is not None  # never independent noise in the place of the correlated noise that is accounted
-        noise, state = strategy.correlate(noise, state)
-    multiplier, norm, size = map(as_float64, numbers)
-    deviation = multiplier * norm
-    noisy = jax.tree.map(lambda leaf, row: (leaf.astype(jnp.float64) + deviation * row) / size, total, noise)
-    return noisy, state
+        if is_chacha20(key):
+            if rounding is None or not isinstance(strategy, BufferedStrategy):
+                raise TypeError(f"{type(strategy).__name__} has no account with integer noise: give a Threefry key.")
+            noisy, state = add_correlated(
+                key, total, strategy, state, noise_multiplier=multiplier, sensitivity=norm, rounding=rounding,
+                places=places,
+            )  # fmt: skip
+        else:
+            rows, state = strategy.correlate(drawn_like(key, total, 0, places), state)
+            deviation = as_float64(multiplier) * as_float64(norm)
+            noisy = jax.tree.map(lambda leaf, row: leaf + deviation * row, total, rows)
+    return jax.tree.map(lambda leaf: leaf / as_float64(size), noisy), state
 
 
 @kernel(own_float64=True)
 def deviation_of_mean(
-    noise_multiplier: ArrayLike, clip_norm: ArrayLike, expected_batch_size: ArrayLike
+    noise_multiplier: ArrayLike, clip_norm: ArrayLike, expected_batch_size: ArrayLike, entries: int = 0
 ) -> Float32[Array, ""]:
     """Returns the standard deviation of the noise in each entry of what :func:`privatize` returns, to nearest float32.
 
-    Public wherever the three are; for optimizers that know of the noise.
+    Public wherever the three are; for optimizers that know of the noise. ``entries`` of all leaves together, where the
+    noise is in integers: it is a little larger, for it pays for the rounding of all of them; 0 for float64.
 
     >>> float(deviation_of_mean(2.0, 0.5, 4.0))
     0.25
     """
     multiplier, norm, size = map(as_float64, (noise_multiplier, clip_norm, expected_batch_size))
-    return (multiplier * norm / size).astype(jnp.float32)
+    if entries == 0 or (is_concrete(noise_multiplier) and np.asarray(noise_multiplier) in (0.0, np.inf)):
+        return (multiplier * norm / size).astype(jnp.float32)
+    draws = draws_of(noise_multiplier, entries)
+    grid = grid_of(noise_multiplier, clip_norm, entries, draws)
+    return (math.sqrt(VARIANCES[draws]) * grid / size).astype(jnp.float32)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -205,7 +226,8 @@ class SparseVector(Sealed):
         seed: as :func:`run_key` takes it; None outside of experiments.
 
     Formal guarantee: all answers are those of ``runs`` adaptive runs of the mechanism, for its relations, if each query
-    has the sensitivity; up to the generator, and with float64 for the real line. Count them with what else is released:
+    has the sensitivity; with noise of float64 for noise on the real line, which is assumed and not proved (answers show
+    one bit each, no digits of the noise). Count them with what else is released:
     ``ja.epsilon((steps_mechanism, stop.mechanism), (steps, stop.runs), delta)``, or :meth:`side_query` in a planned
     run, whose certificate has them. A new object, made after an interruption for example, makes runs of its own; no
     object can be copied, and several threads that ask one are answered one after another.
@@ -239,7 +261,8 @@ class SparseVector(Sealed):
             validation.check_scalar(value, name)
         self.mechanism, self.runs = owned_settings(mechanism, "mechanism"), int(runs)
         self._threshold, self._sensitivity = float(threshold), float(sensitivity)
-        self._key, self._begun, self._asked, self._noisy = copy_tree(run_key(seed)), 0, 0, math.nan
+        key = as_threefry(run_key(seed))
+        self._key, self._begun, self._asked, self._noisy = copy_tree(key), 0, 0, math.nan
         self._answering = threading.Lock()
 
     @property
@@ -291,7 +314,8 @@ class SparseVector(Sealed):
 
     def _noise(self, scale: Any) -> float:
         self._key, key = jax.random.split(self._key)
-        z = np.asarray(standard_normal(key, (4,)))
+        with scope():
+            z = np.asarray(drawn_like(key, jnp.zeros(4), 0, None))
         # Half the sum of two squared normals is exponential, and the difference of two exponentials is Laplace noise.
         noise = (z @ (z * [1, 1, -1, -1])) / 2 if isinstance(self.mechanism, AboveThreshold) else z[0]
         return float(scale) * self._sensitivity * float(noise)

@@ -24,6 +24,7 @@ from jaxacct.mechanisms import Gaussian, Mechanism, Mechanisms, PoissonSubsample
 from jaxacct.numerics.precision import kernel, leave_scope
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
+from jaxacct.train.integer_noise import cost_of
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
 from jaxacct.validation import MOST_COUNT, whole_steps
 
@@ -148,9 +149,10 @@ class Plan:
             their share of it.
         steps: number of steps of the whole run.
         epsilon: the budget, which :attr:`certified` keeps to.
-        delta: the budget; cut batches take :attr:`overflow_delta` of it.
+        delta: the budget; cut batches take :attr:`overflow_delta` of it, and the law of drawn noise :attr:`noise_delta`.
         queries: releases other than the steps'.
-        certified: bounds on the epsilon of the whole plan at :attr:`delta_after_overflow`; ``upper`` holds.
+        samples: integer noise values that one step draws at most; 0 where noise is drawn in float64.
+        certified: bounds on the epsilon of the whole plan at :attr:`delta_for_accounting`; ``upper`` holds.
 
     >>> sampler = PoissonSampler(60_000, 0.01, capacity=800)
     >>> made = plan(lambda epsilon, steps: sampler, 1e-5, epsilon=3.0, steps=3000)
@@ -164,6 +166,7 @@ class Plan:
     epsilon: float
     delta: float
     queries: tuple[SideQuery, ...] = ()
+    samples: int = 0
     certified: Bounds = field(compare=False)
 
     @property
@@ -197,9 +200,14 @@ class Plan:
         return _overflow(self.sampler, self.steps, self.epsilon)
 
     @property
-    def delta_after_overflow(self) -> float:
+    def noise_delta(self) -> float:
+        """Part of delta that the distance of integer noise from its account costs (:func:`.integer_noise.bill`)."""
+        return cost_of(self.samples * _covered(self.sampler, self.steps), self.epsilon, self.delta)
+
+    @property
+    def delta_for_accounting(self) -> float:
         """Part of delta that is left for the mechanisms."""
-        return delta_left(self.sampler, self.steps, self.epsilon, self.delta)
+        return delta_left(self.sampler, self.steps, self.epsilon, self.delta, self.samples)
 
     @property
     def renyi_epsilon(self) -> float:
@@ -209,7 +217,7 @@ class Plan:
     def renyi_epsilon_after(self, steps: int) -> float:
         """Returns the Rényi accountant's epsilon, an upper bound, of the first steps."""
         relation = self.sampler.relation
-        return float(rdp.epsilon(*self.composition(steps), self.delta_after_overflow, relation=relation))
+        return float(rdp.epsilon(*self.composition(steps), self.delta_for_accounting, relation=relation))
 
     def epsilon_so_far(self, steps: int) -> float | None:
         """Returns what the first ``steps`` steps cost, had the run been planned to end with them.
@@ -221,7 +229,7 @@ class Plan:
         if isinstance(self.sampler, Correlated):
             return None
         mechanisms, counts = self.composition(steps)
-        made = jaxacct.epsilon(mechanisms, counts, self.delta_after_overflow, relation=self.sampler.relation).upper
+        made = jaxacct.epsilon(mechanisms, counts, self.delta_for_accounting, relation=self.sampler.relation).upper
         return float(rounded_up(min(float(made), float(self.certified.upper))))
 
     def __str__(self) -> str:
@@ -236,6 +244,9 @@ class Plan:
             ("epsilon, Rényi", f"{rounded_up(self.renyi_epsilon, '.6f')} for the same"),
             ("paid for overflow", f"{cut} of delta, batches of at most {self.sampler.capacity}"),
         ]
+        if self.samples:
+            cost = rounded_up(self.noise_delta, ".3g")
+            rows.append(("paid for the noise", f"{cost} of delta, integers of a law that is known so closely"))
         if isinstance(self.sampler, Correlated):
             rows.append(("noise", self.sampler.noise))
         rows += [("beside the steps", query) for query in self.query_descriptions]
@@ -251,6 +262,7 @@ def plan(
     noise_multiplier: float | None = None,
     steps: int | None = None,
     queries: tuple[SideQuery, ...] = (),
+    samples: int = 0,
 ) -> Plan:
     """Returns the plan that two of epsilon, noise and steps leave: the least noise or epsilon, or the most steps.
 
@@ -261,6 +273,8 @@ def plan(
         noise_multiplier: noise multiplier of every step.
         steps: number of steps of the whole run, at most 2^31 - 1.
         queries: releases other than the steps'.
+        samples: integer noise values that one step draws at most, whose bill is taken off delta first, too; 0 for noise
+            of float64.
 
     Formal guarantee: the plan is (epsilon, delta)-DP for the sampler's relation, wherever it stops (proof above). It
     rests on the last call, in which the certified accountant bounds what was found, and not on how that was found.
@@ -283,24 +297,26 @@ def plan(
     if epsilon is None:
         assert noise_multiplier is not None
         assert steps is not None
-        epsilon, sampler = _least_epsilon(draw, delta, noise_multiplier, steps, queries)
+        epsilon, sampler = _least_epsilon(draw, delta, noise_multiplier, steps, queries, samples)
         tried = [(noise_multiplier, steps)]
     elif steps is None:
         assert noise_multiplier is not None
-        most, sampler = _most_steps(draw, epsilon, delta, noise_multiplier, queries)
+        most, sampler = _most_steps(draw, epsilon, delta, noise_multiplier, queries, samples)
         run = sampler.steps_per_run
         tried = [(noise_multiplier, max(math.floor(most / run / (1 + more)), 1) * run) for more in margins]
     else:
         sampler = draw(epsilon, steps)
-        least = _least_noise(sampler, epsilon, delta_left(sampler, steps, epsilon, delta), queries, steps)
+        left = delta_left(sampler, steps, epsilon, delta, samples)
+        least = _least_noise(sampler, epsilon, left, queries, steps)
         tried = [(_rounded_up(least * (1 + more)), steps) for more in margins]
     # One pass per margin: the first plan that the accountant certifies is the answer.
     for noise, count in tried:
-        bounds = _certify(sampler, noise, count, epsilon, delta_left(sampler, count, epsilon, delta), queries)
+        left = delta_left(sampler, count, epsilon, delta, samples)
+        bounds = _certify(sampler, noise, count, epsilon, left, queries)
         if bounds is not None:
             return Plan(
                 sampler=sampler, noise_multiplier=noise, steps=count, epsilon=epsilon, delta=delta, queries=queries,
-                certified=bounds,
+                samples=samples, certified=bounds,
             )  # fmt: skip
     noise, count = tried[-1]
     raise ValueError(
@@ -310,7 +326,7 @@ def plan(
 
 
 def _least_epsilon(
-    draw: Drawn, delta: float, noise: float, steps: int, queries: tuple[SideQuery, ...]
+    draw: Drawn, delta: float, noise: float, steps: int, queries: tuple[SideQuery, ...], samples: int
 ) -> tuple[float, Sampler]:
     """Returns the epsilon that the steps cost, and the sampler whose cut batches keep to their share of delta."""
     # Epsilon, the sampler's capacity and the cost of cut batches depend on each other: this reserves a share of delta
@@ -327,17 +343,18 @@ def _least_epsilon(
                 "noise_multiplier, or give epsilon."
             )
         sampler = draw(epsilon, steps)
-        if _overflow(sampler, steps, epsilon) < share * delta:
-            # Cut batches cost less than their share; the rest goes back to the mechanisms, whose epsilon then falls,
-            # and at a smaller epsilon cut batches cost no more.
-            left = delta_left(sampler, steps, epsilon, delta)
+        drawn = cost_of(samples * _covered(sampler, steps), epsilon, delta)
+        if _overflow(sampler, steps, epsilon) + drawn < share * delta:
+            # Both cost less than their share; the rest goes back to the mechanisms, whose epsilon then falls, and at a
+            # smaller epsilon both cost no more.
+            left = delta_left(sampler, steps, epsilon, delta, samples)
             bounds = jaxacct.epsilon(mechanisms, counts, left, relation=ideal.relation)
             return min(_rounded_up(float(bounds.upper)), epsilon), sampler
     raise ValueError(_overflow_message(delta, steps))
 
 
 def _most_steps(
-    draw: Drawn, epsilon: float, delta: float, noise: float, queries: tuple[SideQuery, ...]
+    draw: Drawn, epsilon: float, delta: float, noise: float, queries: tuple[SideQuery, ...], samples: int
 ) -> tuple[int, Sampler]:
     """Returns the most steps that epsilon and delta pay for, and the sampler for them."""
     ideal = draw(epsilon, 1)
@@ -357,7 +374,7 @@ def _most_steps(
 
     steps = most(delta)  # an upper bound: cut batches leave less of delta, hence no more steps
     sampler = draw(epsilon, steps)
-    return most(delta_left(sampler, steps, epsilon, delta)), sampler
+    return most(delta_left(sampler, steps, epsilon, delta, samples)), sampler
 
 
 def least_delta_of_a_step(rate: float, noise: float, epsilon: float) -> float:
@@ -451,15 +468,23 @@ def composition_of(sampler: Sampler, noise: float, steps: int, queries: tuple[Si
 
 def _overflow(sampler: Sampler, steps: int, epsilon: float) -> float:
     """Returns what cut batches cost over all the steps that the plan's runs cover."""
-    return sampler.overflow_delta(runs_of(sampler, steps) * sampler.steps_per_run, epsilon)
+    return sampler.overflow_delta(_covered(sampler, steps), epsilon)
 
 
-def delta_left(sampler: Sampler, steps: int, epsilon: float, delta: float) -> float:
-    """Returns what is left of ``delta`` once batches cut in so many steps are paid for.
+def _covered(sampler: Sampler, steps: int) -> int:
+    """Returns the number of steps that the plan's runs cover: no more can be made."""
+    return runs_of(sampler, steps) * sampler.steps_per_run
 
-    Raises ValueError where nothing is.
+
+def delta_left(sampler: Sampler, steps: int, epsilon: float, delta: float, samples: int = 0) -> float:
+    """Returns what is left of ``delta`` once batches cut in so many steps, and integer noise, are paid for.
+
+    ``samples``: integer noise values that one step draws at most.
+
+    Raises ValueError where nothing is, or integer noise takes more than a hundredth.
     """
-    left = math.nextafter(delta - _overflow(sampler, steps, epsilon), 0.0)
+    drawn = cost_of(samples * _covered(sampler, steps), epsilon, delta)
+    left = math.nextafter(delta - (_overflow(sampler, steps, epsilon) + drawn) * (1 + 2.0**-50), 0.0)
     if left <= 0:
         raise ValueError(_overflow_message(delta, steps))
     return left

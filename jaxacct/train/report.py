@@ -89,7 +89,7 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
     """Returns :func:`certified_epsilon` of the first ``steps`` steps, of a trainer whose settings were fixed before."""
     mechanism, counts = _composition(trainer, steps)
     relation = trainer.sampler.relation
-    left = trainer.delta_after_overflow
+    left = trainer.delta_for_accounting
     above = jaxacct.epsilon(mechanism, counts, delta=left, relation=relation)
     if trainer.plan is not None:  # an epsilon that is certified for all steps holds for some of them
         upper = min(float(above.upper), float(trainer.plan.certified.upper))
@@ -308,7 +308,7 @@ def build_report(
         "metrics": metrics and {"means": list(metrics.names), "share": metrics.share},
         "budget": {"epsilon": trainer.epsilon, "delta": trainer.delta},
         "composition": composition(trainer),
-        "delta_for_accounting": trainer.delta_after_overflow,
+        "delta_for_accounting": trainer.delta_for_accounting,
         "lost_steps": trainer.progress.lost_steps,
         "seed": trainer.seed if with_seed or trainer.seed == ENTROPY else "given by the user",
     }

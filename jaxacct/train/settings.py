@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any, Literal, ParamSpec, get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,17 @@ import numpy as np
 import optax
 
 from jaxacct import validation
+from jaxacct.numerics.chacha20 import as_chacha20, is_chacha20
 from jaxacct.policies import Constant, Policy
 from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.clipping.rules import check_finite_clip_norm
+from jaxacct.train.keys import as_threefry
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.state import Keeper
+
+NoiseArithmetic = Literal["integer", "float64"]
+"""Arithmetics that noise is drawn in, as :class:`.DPTrainer` explains them."""
 
 
 def check_one(value: Any, name: str) -> None:
@@ -189,6 +194,24 @@ def check_callbacks(evaluate: Any, on_evaluation: Any, keeper: Any, progress: An
         raise TypeError(f"keeper is a {type(keeper).__name__}: give a jaxacct.train.Checkpoints, or None.")
     if not (progress is None or isinstance(progress, (bool, np.bool_)) or callable(progress)):
         raise TypeError(f"progress = {progress!r}: give True, False, None, or a function of a step and words.")
+
+
+def key_for(arithmetic: NoiseArithmetic | None, key: jax.Array, reason: str) -> jax.Array:
+    """Returns a run's key for an arithmetic of noise, which the key's generator decides: ChaCha20 draws integers.
+
+    None: integers with a ChaCha20 key, as there is without a seed, unless there is a ``reason`` against them.
+
+    Raises ValueError where integers are asked for, and there is a reason against them.
+    """
+    if arithmetic is not None:
+        validation.check_one_of(arithmetic, "noise_arithmetic", get_args(NoiseArithmetic))
+    if arithmetic == "integer" and reason:
+        raise ValueError(
+            f"noise_arithmetic = 'integer' is not possible for {reason}. Leave it out, or change the noise."
+        )
+    if arithmetic == "float64" or reason or (arithmetic is None and not is_chacha20(key)):
+        return as_threefry(key)
+    return as_chacha20(key)
 
 
 P = ParamSpec("P")

@@ -47,10 +47,9 @@ from jaxacct.train.clipping import Routes, routes
 from jaxacct.train.clipping.query import check_loss
 from jaxacct.train.clipping.rows import map_rows
 from jaxacct.train.gradients import ANSWER, METRICS, Door, key_of, loss_of_row, strategy_of, strongly_typed
-from jaxacct.train.keys import standard_normal
+from jaxacct.train.integer_noise import add_noise
 from jaxacct.train.metrics import UNIT, Metrics, all_finite, check_gradients, no_finite_gradient, one_number
 from jaxacct.train.models import ExampleLoss, merge_params
-from jaxacct.train.noise import deviation_of_mean
 from jaxacct.train.placement import Layout
 from jaxacct.train.planned import PlannedLedger
 from jaxacct.train.sampling import PoissonSampler
@@ -213,7 +212,7 @@ class StepProgram:
         )
         public = {}
         if strategy_of(self.sampler) is None:  # correlated noise has another deviation at each step
-            public["noise_deviation"] = deviation_of_mean(noise, state.rule.sensitivity, size)
+            public["noise_deviation"] = self.door.deviation(state, noise, size, state.params)
         optimizer = optax.with_extra_args_support(self.optimizer)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, **public)
         return dataclasses.replace(
@@ -346,4 +345,5 @@ def noisy_count(key: jax.Array, parts: Array, deviation: ArrayLike) -> Float64[A
     10.0
     """
     count = jnp.sum(jnp.round(parts.astype(jnp.float64) / UNIT)) * UNIT
-    return count + deviation * standard_normal(key, ())
+    noisy: Array = add_noise(key, count, noise_multiplier=deviation, sensitivity=1.0)
+    return noisy

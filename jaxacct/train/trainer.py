@@ -25,6 +25,7 @@ from jaxacct import validation
 from jaxacct.display import rounded_up
 from jaxacct.filters import FILTER_ORDERS, MenuFilter, RenyiFilter
 from jaxacct.menus import Menu
+from jaxacct.numerics.chacha20 import is_chacha20
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.odometers import VilleOdometer
 from jaxacct.policies import Constant, Policy
@@ -56,6 +57,7 @@ from jaxacct.train.progress import Evaluation, Progress, ShortRunWarning, score_
 from jaxacct.train.sampling import Sampler, present_of
 from jaxacct.train.sampling.correlated import Correlated, describe_noise, drawn_by
 from jaxacct.train.saving import agreed_key, check_same, check_settings, save_model
+from jaxacct.train.settings import NoiseArithmetic
 from jaxacct.train.sources import ArraySource, source_of, stream
 from jaxacct.train.state import Keeper, TrainState
 from jaxacct.train.step import StepProgram
@@ -147,6 +149,10 @@ class DPTrainer(Sealed):
         correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1;
             let it ``eval()`` a model with dropout. Needed by those alone.
         metrics: private means over each batch, such as that of the loss, for a share of each step's noise.
+        noise_arithmetic: "integer" draws noise whose law is known exactly, by ChaCha20, on a grid
+            (:mod:`jaxacct.train.integer_noise`), and so do batches; delta pays for the distance from the account.
+            "float64" draws normal numbers, whose law nobody has proved and whose last bits tell what they were added
+            to. None: integers without a seed, where they can be (not for correlated noise that sampling amplifies).
         seed: None for the operating system's entropy. A whole number or typed key, for experiments and tests, makes the
             run repeatable bit for bit and its noise known to whoever knows the seed.
 
@@ -172,6 +178,7 @@ class DPTrainer(Sealed):
     delta)-DP for the sampler's relation (adding or removing one example, or replacing one), however the policy chose
     its settings. A planned run has it from the certified accountant, wherever it stops (:mod:`jaxacct.train.planned`),
     others from their ledger, both at a delta reduced by what cut batches cost (:mod:`jaxacct.train.sampling`).
+    Noise in integers is that of the account; of noise in float64 that is assumed.
     Where settings were fixed in advance and nothing released decided when to stop (:attr:`stopping_was_planned`), the
     certified epsilon of the steps made holds as well, and is smaller
     (:func:`~jaxacct.train.report.certified_epsilon`). The size of the data set is taken as public, but with
@@ -232,6 +239,7 @@ class DPTrainer(Sealed):
         rules: Rules | None = None,
         row_axes: str | Sequence[str] | None = None,
         run: TrainerRun | None = None,
+        noise_arithmetic: NoiseArithmetic | None = None,
     ) -> None:
         # First what was given: checked, and copied where the caller could change it later.
         check_not_forked()
@@ -243,11 +251,18 @@ class DPTrainer(Sealed):
         layout = layout_of(devices, mesh, rules, row_axes)
         self.source = source_of(data)
         arrays: tuple[Any, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
-        budget = run_of(
+        config = run_of(
             run, epsilon=epsilon, delta=delta, epochs=epochs, steps=steps, noise_multiplier=noise_multiplier,
             policy=policy, ledger=ledger, menu=menu, queries=queries, expected_batch_size=expected_batch_size,
             sampling_rate=sampling_rate, sampler=sampler, most_examples=most_examples, noise=noise,
-        ).resolve(len(self.source))  # fmt: skip
+        )  # fmt: skip
+        key = settings.key_for(noise_arithmetic, copy_tree(run_key(seed)), config.against_integers)
+        self._graph, params, self._constants = split_params(model, trainable)
+        settings.check_params(params)
+        samples = 0
+        if is_chacha20(key):  # of the gradient, the means, the count of a rule, and that of a policy
+            samples = sum(leaf.size for leaf in jax.tree.leaves(params)) + len(metrics.names if metrics else ()) + 2
+        budget = config.resolve(len(self.source), samples)
         self.budget, self.epsilon, self.delta, self.ledger_kind = budget, budget.epsilon, budget.delta, budget.kind
         self.policy, self.plan = budget.policy, budget.plan
         self.sampler: Any = budget.sampler
@@ -259,8 +274,6 @@ class DPTrainer(Sealed):
         if len(self.source) != present_of(self.sampler):
             raise ValueError(f"sampler is for {present_of(self.sampler)} examples, and data has {len(self.source)}.")
         # Then the parameters and the program.
-        self._graph, params, self._constants = split_params(model, trainable)
-        settings.check_params(params)
         of_one = ExampleLoss.of(loss, self._graph, params, self._constants, self.source.example, augment, views)
         rows, shardings = None, None
         if layout is not None:
@@ -293,7 +306,7 @@ class DPTrainer(Sealed):
             rule=jax.tree.map(strongly_typed, rule),
             policy=policy_state,
             step=jnp.zeros((), jnp.int32),
-            key=agreed_key(copy_tree(run_key(seed))),
+            key=agreed_key(key),
             metrics={} if metrics is None else metrics.start(),
             noise=self._first_noise(params),
         )
@@ -602,9 +615,9 @@ class DPTrainer(Sealed):
         return self.budget.horizon
 
     @property
-    def delta_after_overflow(self) -> float:
-        """The part of delta that is left once batches cut at capacity are paid for, over the longest run allowed."""
-        return self.budget.delta_after_overflow
+    def delta_for_accounting(self) -> float:
+        """The part of delta that cut batches and the law of drawn noise leave, over the longest run allowed."""
+        return self.budget.delta_for_accounting
 
     @property
     def noise_multiplier(self) -> float:

@@ -56,7 +56,7 @@ def test_a_kind_has_its_ledger_and_keywords_mean_it(name):
     budget = run.resolve(SIZE)
     assert isinstance(budget.ledger, ledger)
     assert (budget.plan is not None) == (name == "planned")
-    assert 0 < budget.delta_after_overflow < budget.delta == 1e-3
+    assert 0 < budget.delta_for_accounting < budget.delta == 1e-3
     fields = {field.name: getattr(run, field.name) for field in dataclasses.fields(run) if field.name != "odometer"}
     assert run_of(ledger=budget.kind, **fields) == run
     assert run_of(run) is run

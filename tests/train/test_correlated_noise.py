@@ -163,7 +163,7 @@ def test_what_cannot_be_repeated_begins_another_stream_and_is_paid_for_as_one(tm
     assert not np.array_equal(*(jax.random.key_data(one.state.key) for one in (again, lost)))
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(again.state.noise))
     again.fit(STEPS - 4)
-    fresh = RenyiFilter(4.0, again.delta_after_overflow)
+    fresh = RenyiFilter(4.0, again.delta_for_accounting)
     paid = fresh.spend(again.mechanism, 2 + 2)[1]  # two cycles begun before, two after
     assert again.spent_epsilon == pytest.approx(float(paid.epsilon()), rel=1e-9)
 
@@ -262,10 +262,10 @@ def test_the_plan_is_the_matrix_mechanisms():
     ):
         one = trainer(**options)
         account = ja.MatrixMechanism(one.noise, one.noise_multiplier, participation)
-        found = ja.epsilon(account, 1, one.delta_after_overflow)
+        found = ja.epsilon(account, 1, one.delta_for_accounting)
         assert one.plan.certified.upper == pytest.approx(float(found.upper), rel=1e-9)
         assert 0.9999 * one.epsilon < found.upper <= one.epsilon
-        least = ja.factorize.noise_multiplier(one.noise, participation, one.epsilon, one.delta_after_overflow)
+        least = ja.factorize.noise_multiplier(one.noise, participation, one.epsilon, one.delta_for_accounting)
         assert least.value <= one.noise_multiplier <= least.value * (1 + 2e-5)
         assert type(one.noise).__name__ in str(one.plan)
     by_default = trainer(sampler=None, expected_batch_size=40)
@@ -278,7 +278,7 @@ def test_the_plan_is_the_matrix_mechanisms():
 def test_the_certified_epsilon_of_a_run_that_was_planned_to_end_early_is_that_of_its_rows():
     one = trainer(sampler=ORDER, noise=square_root(STEPS))
     one.fit(5)
-    early = ja.epsilon(ja.MatrixMechanism(one.noise, one.noise_multiplier, SinglePass(5)), 1, one.delta_after_overflow)
+    early = ja.epsilon(ja.MatrixMechanism(one.noise, one.noise_multiplier, SinglePass(5)), 1, one.delta_for_accounting)
     assert certified_epsilon(one).upper == pytest.approx(float(early.upper), rel=1e-9)
     assert one.spent_epsilon == one.plan.certified.upper > early.upper
 

@@ -55,7 +55,7 @@ def test_what_is_chosen_is_what_is_charged(trainer):
             assert granted
     jax.tree.map(np.testing.assert_array_equal, trainer.state.ledger.state, by_hand.state)
     assert trainer.spent_epsilon == trainer.epsilon == 4.0
-    left = RenyiFilter(4.0, trainer.delta_after_overflow).remaining(trainer.sampler.mechanism(3.0))
+    left = RenyiFilter(4.0, trainer.delta_for_accounting).remaining(trainer.sampler.mechanism(3.0))
     assert int(before.remaining(trainer.sampler.mechanism(3.0))) > 1.2 * int(left)
 
 

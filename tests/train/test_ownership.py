@@ -230,7 +230,7 @@ def test_numbers_of_a_policy_are_copied():
 
 SEALED = (
     "epsilon", "delta", "seed", "policy", "sampler", "source", "data", "program", "ledger_kind", "clipping",
-    "state", "plan", "progress", "constants", "steps", "spent_epsilon", "stopping_was_planned", "delta_after_overflow",
+    "state", "plan", "progress", "constants", "steps", "spent_epsilon", "stopping_was_planned", "delta_for_accounting",
 )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def test_a_plan_spends_its_budget_and_no_more(epsilon):
     assert 0 < made.overflow_delta < 1e-3 * DELTA
     # The noise before rounding is within 1e-5 of the least: a little less is refuted.
     less = ja.PoissonSubsampledGaussian(made.noise_multiplier * (1 - 1e-4), made.sampler.sampling_rate)
-    assert ja.delta(less, 3000, epsilon).lower > made.delta_after_overflow
+    assert ja.delta(less, 3000, epsilon).lower > made.delta_for_accounting
 
 
 def test_what_one_step_shows_is_below_its_delta():

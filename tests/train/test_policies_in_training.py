@@ -112,7 +112,7 @@ def test_the_settings_chosen_are_the_ones_accounted(name):
     """And the counts: one after every period, none elsewhere."""
     run = run_of(name)
     assert run.trainer.steps == len(run.settings) == STEPS
-    by_hand = RenyiFilter(EPSILON, run.trainer.delta_after_overflow)
+    by_hand = RenyiFilter(EPSILON, run.trainer.delta_for_accounting)
     for step, ((noise, rate), epsilon) in enumerate(zip(run.settings, run.spent, strict=True), 1):
         mechanism = PoissonSubsampledGaussian(noise, drawn(rate, run.trainer.policy.sampling_rates[1]))
         granted, by_hand = by_hand.spend(mechanism)
@@ -205,7 +205,7 @@ def test_a_refused_count_leaves_the_policy_as_it_is_and_costs_nothing():
     trainer.fit(2 * PERIOD)
     assert trainer.steps == 2 * PERIOD
     assert same_bits(before, trainer.state.policy)
-    by_hand = RenyiFilter(EPSILON, trainer.delta_after_overflow)
+    by_hand = RenyiFilter(EPSILON, trainer.delta_for_accounting)
     assert not by_hand.spend(Gaussian(1.0))[0]
     _, by_hand = by_hand.spend(PoissonSubsampledGaussian(3.0, drawn(0.1, 0.1)), steps=2 * PERIOD)
     assert trainer.spent_epsilon == pytest.approx(float(by_hand.epsilon()), rel=1e-9)
@@ -226,7 +226,7 @@ def test_an_odometer_ends_the_run_before_it_reads_more_than_epsilon():
     trainer = trainer_with(Constant(3.0, 0.1), ledger="odometer")
     promised = trainer.remaining_steps
     trainer.fit()
-    by_hand = VilleOdometer(trainer.delta_after_overflow)
+    by_hand = VilleOdometer(trainer.delta_for_accounting)
     curve = by_hand.cost(PoissonSubsampledGaussian(3.0, drawn(0.1, 0.1)))
     readings = [float(by_hand.spend_cost(curve, steps)[1].epsilon()) for steps in (trainer.steps, trainer.steps + 1)]
     assert readings[0] <= EPSILON < readings[1]
@@ -244,7 +244,7 @@ def test_early_stopping_ends_the_run_and_the_odometer_reads_less_than_epsilon():
     trainer = trainer_with(policy, ledger="odometer")
     history = trainer.fit()
     assert trainer.steps == PERIOD == history[-1].step
-    by_hand = VilleOdometer(trainer.delta_after_overflow)
+    by_hand = VilleOdometer(trainer.delta_for_accounting)
     _, by_hand = by_hand.spend(PoissonSubsampledGaussian(3.0, drawn(0.1, 0.1)), steps=PERIOD)
     _, by_hand = by_hand.spend(Gaussian(QUERY_NOISE))
     assert trainer.spent_epsilon == pytest.approx(float(by_hand.epsilon()), rel=1e-9)

@@ -114,10 +114,10 @@ def test_a_cut_batch_is_paid_for_in_delta():
     trainer = make(ledger="filter")
     cost = trainer.sampler.overflow_delta(trainer.horizon, trainer.epsilon)
     assert 0 < cost <= 1e-3 * trainer.delta
-    assert trainer.delta_after_overflow + cost <= trainer.delta
+    assert trainer.delta_for_accounting + cost <= trainer.delta
     assert trainer.horizon >= trainer.remaining_steps
     assert float(jnp.exp(-trainer.state.ledger.state.log_inverse_delta.high)) == pytest.approx(
-        trainer.delta_after_overflow, 1e-5
+        trainer.delta_for_accounting, 1e-5
     )
 
 

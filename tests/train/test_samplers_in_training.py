@@ -86,7 +86,7 @@ def bits(leaf):
 def test_what_is_spent_is_that_of_the_mechanism_by_hand(name):
     trainer, spent = run_of(name)
     relation = "replace" if name == "without replacement" else "add_or_remove"
-    fresh = RenyiFilter(EPSILON, trainer.delta_after_overflow)
+    fresh = RenyiFilter(EPSILON, trainer.delta_for_accounting)
     curve = fresh.cost(MECHANISMS[name], relation=relation)
     for step, epsilon in enumerate(spent, 1):
         runs = -(-step // EPOCH) if name == "random allocation" else step
@@ -99,8 +99,8 @@ def test_what_is_spent_is_that_of_the_mechanism_by_hand(name):
 def test_cut_batches_are_paid_for_in_delta(name):
     trainer, _ = run_of(name)
     cost = SAMPLERS[name].overflow_delta(trainer.horizon, EPSILON)
-    assert trainer.delta_after_overflow <= DELTA - cost
-    assert trainer.delta_after_overflow == pytest.approx(DELTA - cost, rel=1e-12)
+    assert trainer.delta_for_accounting <= DELTA - cost
+    assert trainer.delta_for_accounting == pytest.approx(DELTA - cost, rel=1e-12)
     assert trainer.horizon >= trainer.steps + trainer.remaining_steps
 
 
@@ -120,7 +120,7 @@ def test_random_allocation_ends_with_whole_epochs_all_of_them_paid():
     trainer.fit()
     assert trainer.steps == promised + 2
     assert trainer.steps % EPOCH == 0 < trainer.steps
-    fresh = RenyiFilter(1.5, trainer.delta_after_overflow)
+    fresh = RenyiFilter(1.5, trainer.delta_for_accounting)
     assert fresh.spend(MECHANISMS["random allocation"], trainer.steps // EPOCH)[0]
     assert not fresh.spend(MECHANISMS["random allocation"], trainer.steps // EPOCH + 1)[0]
 
@@ -142,7 +142,7 @@ def test_a_refused_step_on_data_read_by_index_leaves_the_state_bit_for_bit():
     assert trainer.steps > 3
     assert trainer.fit() == []
     assert same_bits(before, trainer.state)
-    odometer = VilleOdometer(trainer.delta_after_overflow)
+    odometer = VilleOdometer(trainer.delta_for_accounting)
     curve = odometer.cost(MECHANISMS["poisson"])
     first, second = (odometer.spend_cost(curve, trainer.steps + more)[1].epsilon() for more in (0, 1))
     assert first <= 1.0 < second
@@ -172,7 +172,7 @@ def test_adaptive_quantile_accounts_for_the_sum_and_the_count_together():
     on_the_sum = (1 / NOISE**2 - 1 / (2 * 2.5) ** 2) ** -0.5
     assert on_the_sum > 1.5 * NOISE
     np.testing.assert_allclose(seen, on_the_sum, rtol=5 / np.sqrt(6 * PARAMETERS))
-    by_hand = RenyiFilter(EPSILON, trainer.delta_after_overflow)
+    by_hand = RenyiFilter(EPSILON, trainer.delta_for_accounting)
     _, by_hand = by_hand.spend(MECHANISMS["poisson"], steps=3)
     assert trainer.spent_epsilon == pytest.approx(float(by_hand.epsilon()), rel=1e-9)
 

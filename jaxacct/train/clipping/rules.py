@@ -24,7 +24,7 @@ from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, is_concrete, kernel
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values, widen_fields
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
-from jaxacct.train.keys import standard_normal
+from jaxacct.train.integer_noise import add_noise
 from jaxacct.train.ownership import path_of
 
 MOST_CLIP_NORM = 1 / LEAST_CLIP_NORM
@@ -318,15 +318,17 @@ class AdaptiveQuantile(Flat):
 
     def update(self, key: jax.Array, unclipped: ArrayLike, expected_batch_size: float) -> Self:
         validation.check_positive(expected_batch_size, "expected_batch_size")
-        noise = standard_normal(key, ())
-        new = self._move(unclipped, noise, expected_batch_size)
+        new = self._move(key, unclipped, expected_batch_size)
         return dataclasses.replace(self, clip_norm=new.astype(jnp.result_type(self.clip_norm)))
 
     @kernel(own_float64=True)
-    def _move(self, unclipped: ArrayLike, noise: Array, expected_batch_size: float) -> Array:
+    def _move(self, key: jax.Array, unclipped: ArrayLike, expected_batch_size: float) -> Array:
         """Returns the clipping norm after a step towards the quantile, by the noisy share of unclipped examples."""
-        count = as_float64(unclipped) + self.count_noise * noise
-        share = count / expected_batch_size + 0.5  # the centred count is 1/2 above and below
+        # The centred count is 1/2 above and below.
+        count = add_noise(
+            key, as_float64(unclipped), noise_multiplier=2 * as_float64(self.count_noise), sensitivity=0.5
+        )
+        share = count / expected_batch_size + 0.5
         step = -as_float64(self.learning_rate) * (share - as_float64(self.target_quantile))
         # Kept within the range in which float32 products of gradients lose nothing that matters.
         moved = as_float64(self.clip_norm) * jnp.exp(step)

@@ -83,11 +83,22 @@ class Correlated:
         return self._at_one.is_sampled
 
     @property
+    def sensitivity(self) -> float:
+        """Sensitivity of the strategy for how examples take part."""
+        return float(np.asarray(self._at_one.sensitivity))
+
+    @property
+    def covered(self) -> int:
+        """Largest number of steps that the account covers."""
+        return self.participation.pattern.steps
+
+    @property
     def noise(self) -> str:
         """Description of the noise, in words."""
         of = "each turn" if self.is_sampled else self.participation
-        sensitivity = float(np.asarray(self._at_one.sensitivity))
-        return f"correlated over steps by {type(self.strategy).__name__}, of sensitivity {sensitivity:.9g} for {of}"
+        return (
+            f"correlated over steps by {type(self.strategy).__name__}, of sensitivity {self.sensitivity:.9g} for {of}"
+        )
 
     def __repr__(self) -> str:
         return f"Correlated({self.batches}, {self.noise})"
