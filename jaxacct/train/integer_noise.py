@@ -231,7 +231,7 @@ class Window:
 
     @functools.cached_property
     def drawn(self) -> tuple[int, ...]:
-        """Shape of what is drawn. A run of neighbours is at least a unit long, if the leaf is, or most would be lost."""
+        """Shape of what is drawn, in runs of neighbours of at least a unit, where a leaf has so many: less is lost."""
         drawn, run = list(self.part), 1
         for axis in reversed(range(len(drawn))):
             if run * drawn[axis] < UNIT_ENTRIES:
@@ -359,9 +359,9 @@ def noise_of_leaves(
 #
 #     |x - x'| <= C/gamma + sqrt(d) (1 + 2^41 eta) =: Delta,   d the number of entries of all leaves,
 #
-# and this is attained: entries 1/2 - e and 1/2 + e are rounded apart. With s'^2 = s^2 - 49/16 the release x + Z is, up to
-# total variation, a post-processing of x plus Gaussian noise of deviation s', so the multiplier accounted is s'/Delta:
-# gamma = C / (s'/sigma - sqrt(d) (1 + 2^41 eta)), which exists where the difference is positive.
+# and this is attained: entries 1/2 - e and 1/2 + e are rounded apart. With s'^2 = s^2 - 49/16 the release x + Z is, up
+# to total variation, a post-processing of x plus Gaussian noise of deviation s', so that the multiplier accounted is
+# s'/Delta: gamma = C / (s'/sigma - sqrt(d) (1 + 2^41 eta)), which exists where the difference is positive.
 #
 # Under sampling the sum after rounding is no longer additive, and need not be. Let r be any map from batches to integer
 # vectors with |r(B + x) - r(B)| <= Delta for all B and x. Given the others' batch B, whose law is the same in both
@@ -380,8 +380,8 @@ MOST_MULTIPLE = 2.0**40
 an integer below 2^53, exact in float64. A smaller one would bind for large batches of like gradients."""
 
 SCALING_ERROR = 2.0**-44
-"""Bound eta on the relative error of a sum over the grid. A division in float64, or a product with a rounded reciprocal,
-errs by 2^-51; of a TPU's pairs of float32 numbers, of 48 bits, this is assumed. Accounted grids rest on it."""
+"""Bound eta on the relative error of a sum over the grid. A division in float64, or a product with a rounded
+reciprocal, errs by 2^-51; of a TPU's pairs of float32 numbers, of 48 bits, this is assumed. Grids rest on it."""
 
 ROUNDING_OF_ENTRY = 1 + 2 * MOST_MULTIPLE * SCALING_ERROR
 """The most that rounding moves one entry of the difference between two neighbours, in units of the grid."""
@@ -404,8 +404,8 @@ def draws_of(noise_multiplier: ArrayLike, entries: int, rounding: float = 0.0) -
             break
     else:
         raise ValueError(
-            f"noise_multiplier = {sigma:g} for {entries} entries: rounding all of them to integers would take more than "
-            f"half of noise of deviation {deviation_below(3):.3g}; give a smaller one, or noise_arithmetic='float64'."
+            f"noise_multiplier = {sigma:g} for {entries} entries: rounding all of them to integers would take more "
+            "than half of the noise. Give a smaller one, train fewer parameters, or give noise_arithmetic='float64'."
         )
     if not sigma > 2 * deviation_below(draws) / MOST_MULTIPLE:
         raise ValueError(
@@ -615,8 +615,8 @@ def cost_of(samples: float, epsilon: float, delta: float) -> float:
     added = float(cost(epsilon, sum(bill(samples).values()))) if math.isfinite(epsilon) else 1.0
     if not added <= MOST_SHARE * delta:
         raise ValueError(
-            f"epsilon = {epsilon:g}: the law of integer noise is known to 2^-{-math.log2(bill(samples)['suffix']):.0f} over {samples:.3g} "
-            f"samples, which at this epsilon costs {added:.3g} of delta = {delta:g}, and a hundredth is the most. Give a smaller epsilon or a "
-            "larger delta; or noise_arithmetic='float64', whose law nobody has proved."
+            f"epsilon = {epsilon:g}: integer noise of {samples:.3g} samples is within "
+            f"{sum(bill(samples).values()):.2g} of its account, which at this epsilon costs {added:.3g} of delta = {delta:g}, and a hundredth is the "
+            "most. Give a smaller epsilon or a larger delta; or noise_arithmetic='float64', of no proved law."
         )
     return added

@@ -50,8 +50,8 @@ def run_key(seed: int | jax.Array | DerivedKey | None = None) -> jax.Array:
             guarantee: for experiments and tests only.
 
     Returns:
-        A scalar key array: of ChaCha20 (:mod:`jaxacct.numerics.chacha20`), whose keys are secret beyond guessing, and do
-        not coincide; of Threefry for a whole number.
+        A scalar key array: of ChaCha20 (:mod:`jaxacct.numerics.chacha20`), whose keys nobody guesses, and no two of
+        which coincide; of Threefry for a whole number.
 
     Raises:
         ValueError, TypeError: a seed out of range or of another kind.

@@ -121,8 +121,7 @@ def privatize_step(
     if strategy is not None:
         _check_state(strategy, state, total)
     check_release(noise_multiplier, clip_norm, expected_batch_size)
-    leaves, structure = jax.tree.flatten(total)
-    for leaf in leaves:
+    for leaf in jax.tree.leaves(total):
         if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
             raise TypeError(f"total has a leaf of dtype {jnp.asarray(leaf).dtype}: give sums of real gradients.")
     if is_concrete(noise_multiplier) and np.isinf(np.asarray(noise_multiplier)):

@@ -149,7 +149,7 @@ class Plan:
             their share of it.
         steps: number of steps of the whole run.
         epsilon: the budget, which :attr:`certified` keeps to.
-        delta: the budget; cut batches take :attr:`overflow_delta` of it, and the law of drawn noise :attr:`noise_delta`.
+        delta: the budget; cut batches take :attr:`overflow_delta` of it, and integer noise :attr:`noise_delta`.
         queries: releases other than the steps'.
         samples: integer noise values that one step draws at most; 0 where noise is drawn in float64.
         certified: bounds on the epsilon of the whole plan at :attr:`delta_for_accounting`; ``upper`` holds.
