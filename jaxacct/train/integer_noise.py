@@ -439,8 +439,11 @@ def grid_of(
     """
     sigma, norm = as_float64(noise_multiplier), as_float64(sensitivity)
     room = deviation_below(draws) / sigma - (math.sqrt(entries) * ROUNDING_OF_ENTRY + as_float64(rounding))
-    # A grid of 0, or a subnormal one, would show the sum.
-    is_sound = (sigma > 0) & (norm > 2.0**-900) & (norm < jnp.inf) & (room * sigma > 1.0) & (room < MOST_MULTIPLE)
+    # Where nearly all of the noise pays for roundings, those of this difference would count: of a sixteenth they are
+    # less than the last factor below, also where arithmetic has 48 bits. A grid of 0, or a subnormal one, would show
+    # the sum.
+    is_sound = (sigma > 0) & (norm > 2.0**-900) & (norm < jnp.inf)
+    is_sound &= (room * sigma > deviation_below(draws) / 16) & (room < MOST_MULTIPLE)
     return jnp.where(is_sound, norm / room * (1 + 2.0**-40), jnp.nan)
 
 
