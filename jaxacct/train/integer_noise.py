@@ -615,8 +615,9 @@ def cost_of(samples: float, epsilon: float, delta: float) -> float:
     added = float(cost(epsilon, sum(bill(samples).values()))) if math.isfinite(epsilon) else 1.0
     if not added <= MOST_SHARE * delta:
         raise ValueError(
-            f"epsilon = {epsilon:g}: integer noise of {samples:.3g} samples is within {sum(bill(samples).values()):.2g} "
-            f"of its account. At this epsilon that costs {added:.3g} of delta = {delta:g}, and a hundredth is the most. "
-            "Give a smaller epsilon or a larger delta; or noise_arithmetic='float64', of no proved law."
+            f"epsilon = {epsilon:g}: integer noise of {samples:.3g} samples is within "
+            f"{sum(bill(samples).values()):.2g} of its account. At this epsilon it costs {added:.3g} of delta = {delta:g}, "
+            "and a hundredth is the most. Give a smaller epsilon or a larger delta; or noise_arithmetic='float64', "
+            "of no proved law."
         )
     return added
