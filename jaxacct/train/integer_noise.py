@@ -170,10 +170,11 @@ def noise_of_units(key: Array, leaf: Array, unit: Array, draws: int) -> Int32[Ar
     """Returns Z at all entries of some units; ``leaf`` and ``unit`` (units,) are their leaves and places in these."""
     groups = jnp.arange(GROUPS, dtype=jnp.uint32)[:, None, None]
     which = jnp.arange(draws, dtype=jnp.uint32)[:, None]
-    own = blocks(key, (unit * jnp.uint32(GROUPS) + groups) * jnp.uint32(draws) + which, (NOISE, leaf, 0))
-    suffix = blocks(key, unit * jnp.uint32(draws) + which, (SUFFIX, leaf, 0))
+    group = unit[None, None, :] * jnp.uint32(GROUPS) + groups
+    own = blocks(key, group * jnp.uint32(draws) + which[None], (NOISE, leaf, 0))
+    suffix = blocks(key, unit[None, :] * jnp.uint32(draws) + which, (SUFFIX, leaf, 0))
     first, second = (jnp.stack(own[k::2]) for k in (0, 1))  # (entries, groups, draws, units)
-    shared = jnp.stack(suffix[0::2]), jnp.stack(suffix[1::2])  # (groups, draws, units)
+    shared = jnp.stack(suffix[0::2])[None], jnp.stack(suffix[1::2])[None]  # (1, groups, draws, units)
     x = draw(jnp.asarray(table()), (first, second), shared)
     z = sum((factor * x[:, :, i] for i, factor in enumerate(FACTORS[draws])), jnp.zeros((), jnp.int32))
     return in_order(z)
@@ -192,7 +193,7 @@ def normals_of_units(key: Array, leaf: Array, unit: Array) -> Float64[Array, "un
     significant bits for differential privacy").
     """
     groups = jnp.arange(GROUPS, dtype=jnp.uint32)[:, None]
-    words = blocks(key, unit * jnp.uint32(GROUPS) + groups, (NORMAL, leaf, 0))
+    words = blocks(key, unit[None, :] * jnp.uint32(GROUPS) + groups, (NORMAL, leaf, 0))
     high, low = jnp.stack(words[0::2]), jnp.stack(words[1::2])
     # One bit is the sign, and 63 are a number below 1/2, whose quantile reaches 9.1 deviations out.
     top = (high & jnp.uint32(2**31 - 1)).astype(jnp.float64)
@@ -270,7 +271,7 @@ class Window:
             first = jnp.uint32(0) if self.drawn[axis] == self.shape[axis] else origin[axis]
             count = 1 if inner < self.run else self.drawn[axis]
             steps = (first + jnp.arange(count, dtype=jnp.uint32)) * jnp.uint32(stride)
-            starts = (steps[:, None] + starts).reshape(-1)
+            starts = (steps[:, None] + starts[None, :]).reshape(-1)
             inner, stride = inner * self.drawn[axis], stride * self.shape[axis]
         return starts
 
@@ -325,12 +326,10 @@ def noise_of_leaves(
         if not numbers:
             return drawn
         starts = {i: windows[i].starts() for i in numbers}
-        units = [
-            ((starts[i] // jnp.uint32(UNIT_ENTRIES))[:, None] + jnp.arange(windows[i].units, dtype=jnp.uint32)).reshape(
-                -1
-            )
-            for i in numbers
-        ]
+        units = []
+        for i in numbers:
+            first, count = starts[i] // jnp.uint32(UNIT_ENTRIES), jnp.arange(windows[i].units, dtype=jnp.uint32)
+            units.append((first[:, None] + count[None, :]).reshape(-1))
         leaves = [jnp.full(unit.shape, i, jnp.uint32) for i, unit in zip(numbers, units, strict=True)]
         size = sum(unit.size for unit in units)
         # Units in chunks, the last one filled up by units that nobody looks at. The loop has no state.
@@ -592,7 +591,7 @@ def bill(samples: float) -> dict[str, float]:
     (['bridge', 'sums', 'suffix', 'table'], True)
     """
     inner = float(DRAW_VARIANCE) / (COARSE**2 + 1)
-    outer = float(DRAW_VARIANCE * 32**2 * VARIANCES[2] / VARIANCES[3])
+    outer = float(DRAW_VARIANCE * VARIANCES[2] / VARIANCES[3])
     s1 = math.sqrt(DRAW_VARIANCE)
     # The geometric series of the tail's first term and its ratio to the next, over the integers' sum; both signs.
     first, ratio = math.exp(-(ROWS**2) / (2 * s1**2)), math.exp(-(2 * ROWS + 1) / (2 * s1**2))
@@ -601,7 +600,7 @@ def bill(samples: float) -> dict[str, float]:
         "bridge": float(total_variation(samples, chi_square_of_dither(DITHER))),
         "sums": sum(float(total_variation(samples, chi_square_of_dither(tau * (1 - 1e-12)))) for tau in (inner, outer)),
         "table": 3 * samples * (tail + 2.0**-113),
-        "suffix": 3 * samples * 3.5 * 2.0**-98,
+        "suffix": 3 * samples * 3.5 * 2.0**-98 * (1 + 2.0**-50),
     }
 
 
