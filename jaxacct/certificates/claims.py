@@ -29,7 +29,7 @@ import numpy as np
 
 import jaxacct
 from jaxacct import json_files, saddlepoint
-from jaxacct.certificates.specs import ANY, Release, Spec, all_of, parsed, sampling_of, unit_of
+from jaxacct.certificates.specs import ANY, IntegerNoise, Release, Spec, all_of, parsed, sampling_of, unit_of
 from jaxacct.display import round_up, rounded_up
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
@@ -55,7 +55,9 @@ def certify(source: dict[str, Any]) -> dict[str, Any]:
     Formal guarantee: under the assumptions that are listed, the spec's composition is (epsilon, delta)-DP for its
     relation. ``epsilon`` is the upper end of :func:`jaxacct.epsilon` at delta; where batches may have been cut, at
     delta - (1 + e^epsilon) eta, with eta a bound on the probability that any batch was
-    (:mod:`jaxacct.train.sampling.sampler`). An attack's true-positive rate at a false-positive rate a is at most
+    (:mod:`jaxacct.train.sampling.sampler`), to which the total variation of noise drawn in integers from what is
+    composed is added (:mod:`jaxacct.train.integer_noise`). An attack's true-positive rate at a false-positive rate a
+    is at most
     min(e^eps a + delta, 1 - e^-eps (1 - delta - a)) for every (eps, delta) of the profile.
 
     Raises:
@@ -74,7 +76,9 @@ def certify(source: dict[str, Any]) -> dict[str, Any]:
     spec, made = parsed(source), derive(source)
     verdict = ask_referee(spec, made["bracket"])
     if verdict["status"] == "REFUTED":
-        raise ValueError(f"no certificate: the referee refutes {made['bracket']}: {verdict['reason']} Report this.")
+        raise ValueError(
+            f"no certificate: the referee refutes {made['bracket']}, or its noise: {verdict['reason']} Report this."
+        )
     versions = {"jaxacct": jaxacct.__version__, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in PACKAGES}
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -94,9 +98,9 @@ def derive(source: dict[str, Any]) -> dict[str, Any]:
     rates = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
     spec = parsed(source)
     epsilon_at = functools.partial(jaxacct.epsilon, spec.mechanisms, spec.steps, relation=spec.relation)
-    cut, cost = Fraction(spec.cut_probability), Fraction(0)
+    distance, cost = spec.distance, Fraction(0)
     if spec.epsilon is not None:
-        quantity, argument, cost = "delta", spec.epsilon, _cost(spec.epsilon, cut)
+        quantity, argument, cost = "delta", spec.epsilon, _cost(spec.epsilon, distance)
         bounds = jaxacct.delta(spec.mechanisms, spec.steps, argument, relation=spec.relation)
         claim = {"epsilon": argument, "delta": min(round_up(Fraction(float(bounds.upper)) + cost), 1.0)}
     elif spec.delta is None:
@@ -104,16 +108,16 @@ def derive(source: dict[str, Any]) -> dict[str, Any]:
     else:
         quantity, argument = "epsilon", spec.delta
         bounds = epsilon_at(argument)
-        paid_at = float(bounds.upper) if cut else math.inf
-        # Cut batches cost (1 + e^epsilon) eta of delta, and the rest of delta decides epsilon. So delta pays the cost
-        # at a guess a little above the last epsilon, until the epsilon of the rest is at most the guess. Each round
-        # raises the guess; the loop ends there, or where the cost exceeds delta.
+        paid_at = float(bounds.upper) if distance else math.inf
+        # A distance eta costs (1 + e^epsilon) eta of delta, and the rest of delta decides epsilon. So delta pays the
+        # cost at a guess a little above the last epsilon, until the epsilon of the rest is at most the guess. Each
+        # round raises the guess; the loop ends there, or where the cost exceeds delta.
         while paid_at < math.inf:
             paid_at = paid_at * 1.001 + 0.001
-            cost = _cost(paid_at, cut)
+            cost = _cost(paid_at, distance)
             argument = -round_up(cost - Fraction(spec.delta))
             if argument <= 0:
-                raise ValueError(f"no certificate: batches cut at capacity cost more than delta = {spec.delta}.")
+                raise ValueError(f"no certificate: {_what_is_paid(spec)} cost more than delta = {spec.delta}.")
             bounds = epsilon_at(argument)
             paid_at = math.inf if bounds.upper <= paid_at else float(bounds.upper)
         claim = {"epsilon": float(bounds.upper), "delta": spec.delta}
@@ -129,16 +133,24 @@ def derive(source: dict[str, Any]) -> dict[str, Any]:
     return {
         "claim": claim, "bracket": bracket, "route": _route(spec, quantity, argument, bool(bounds.converged)),
         "relation": spec.relation, "unit": unit_of(source), "group": spec.group, "releases": releases,
-        "cut_probability": spec.cut_probability, "profile": profile,
+        "cut_probability": spec.cut_probability,
+        **({"noise_distance": round_up(spec.distance - Fraction(spec.cut_probability))} if spec.noises else {}),
+        "profile": profile,
         "risks": {"false_positive_rate": list(rates), "true_positive_rate": success}, "spec": source,
     }  # fmt: skip
+
+
+def _what_is_paid(spec: Spec) -> str:
+    """Returns in words what takes its cost off delta."""
+    kinds = {"batches cut at capacity": spec.cut_probability, "the distance of integer noise": spec.noises}
+    return " and ".join(name for name, there in kinds.items() if there)
 
 
 def follows(spec: Spec, made: dict[str, Any]) -> bool:
     """Returns whether a claim follows from its bracket's upper end, in exact arithmetic on fractions."""
     claim, bracket = made["claim"], made["bracket"]
     argument, upper, delta = (Fraction(value) for value in (bracket["given"], bracket["upper"], claim["delta"]))
-    cost = _cost(claim["epsilon"], Fraction(spec.cut_probability))
+    cost = _cost(claim["epsilon"], spec.distance)
     if [values[-1] for values in made["profile"].values()] != list(claim.values()):
         return False
     if spec.epsilon is not None:
@@ -146,11 +158,11 @@ def follows(spec: Spec, made: dict[str, Any]) -> bool:
     return bool(delta == spec.delta and claim["epsilon"] >= upper and argument + cost <= delta)
 
 
-def _cost(epsilon: float, cut: Fraction) -> Fraction:
-    """Returns an upper bound on (1 + e^epsilon) cut, as a fraction; 1 stands for a cost that is too large."""
-    if not cut or epsilon > 700:
-        return Fraction(bool(cut))
-    return (1 + Fraction(math.exp(epsilon)) * (1 + Fraction(1, 2**40))) * cut
+def _cost(epsilon: float, distance: Fraction) -> Fraction:
+    """Returns an upper bound on (1 + e^epsilon) distance, as a fraction; 1 stands for a cost that is too large."""
+    if not distance or epsilon > 700:
+        return Fraction(bool(distance))
+    return (1 + Fraction(math.exp(epsilon)) * (1 + Fraction(1, 2**40))) * distance
 
 
 def _route(spec: Spec, quantity: str, argument: float, converged: bool) -> str:
@@ -166,7 +178,7 @@ def _route(spec: Spec, quantity: str, argument: float, converged: bool) -> str:
 def _claimed_profile(spec: Spec, claim: dict[str, float], cost: Fraction) -> dict[str, list[float]]:
     """Returns pairs (epsilon, delta), the claim's last, for all of which the guarantee holds.
 
-    At a delta above the claim's epsilon is smaller, so cut batches cost no more there than they cost the claim.
+    At a delta above the claim's epsilon is smaller, so a distance costs no more there than it costs the claim.
     """
     # Several deltas together bound an attack more tightly; any values in (0, 1) do.
     deltas = (0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
@@ -220,18 +232,23 @@ def _success(profile: dict[str, list[float]], rate: float, relation: str) -> flo
 
 
 def ask_referee(spec: Spec, bracket: dict[str, Any]) -> dict[str, Any]:
-    """Returns the referee's verdict on a bracket.
+    """Returns the referee's verdict on a bracket, and on noise that was drawn in integers.
 
     Where the referee states the mechanism itself and the accountants a pair that dominates it, the verdict is on the
     upper end alone.
     """
     from jaxacct import verify  # of an extra
     from jaxacct.verify.border import states_less
+    from jaxacct.verify.drawn_noise import refute
 
+    for noise in spec.noises:
+        if why := refute(noise.record, noise.distance, noise.steps):
+            return {"status": "REFUTED", "reason": why}
     judge = verify.epsilon if bracket["quantity"] == "epsilon" else verify.delta
     lower = 0.0 if states_less(spec.mechanisms) else bracket["lower"]
     verdict = judge(spec.mechanisms, spec.steps, bracket["given"], (lower, bracket["upper"]), relation=spec.relation)
-    return {"status": verdict.status.value, "reason": verdict.reason}
+    also = " The table of the noise, and its distance, too." if spec.noises else ""
+    return {"status": verdict.status.value, "reason": verdict.reason + also}
 
 
 def digest(value: Any) -> str:
@@ -326,6 +343,21 @@ ASSUMED = {
         "Noise is the real-valued noise of the theorem, or one whose distance from it is paid for elsewhere.",
         "The last bits of what was released are used to tell noise apart.",
     ),
+    "integer noise": (
+        "Noise is in integers, by {draws} draws of the table {table}: discrete Gaussian noise of variance {square}, up "
+        "to a total variation of at most {distance} ({parts}) over {samples} values, which delta pays for.",
+        "Another program drew the noise, or more of it.",
+    ),
+    "generator": (
+        "The noise is drawn by {generator}: a pseudorandom function, whose key is secret and was never used again with "
+        "other data.",
+        "The key was seen in memory or in checkpoints, or a copy of the run went on with it.",
+    ),
+    "machine": (
+        "The compiler's operations on integers are right, clipping in floating point holds its norm, and nobody "
+        "measures caches or time.",
+        "A program is compiled wrongly, or was watched while it ran.",
+    ),
 }
 """The assumptions of a certificate, by kind: each in words, and what would void it."""
 
@@ -351,7 +383,12 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
         assumed += _assume_report(config, by_report)
     if spec.cut_probability:
         assumed.append(_assume("cut", by_report, probability=rounded_up(spec.cut_probability, ".3g")))
-    assumed += [_assume("nothing else", "nobody"), _assume("real noise", "nobody: noise is drawn in floating point")]
+    assumed.append(_assume("nothing else", "nobody"))
+    for noise in spec.noises:
+        assumed += _assume_noise(noise, by_report)
+    # Noise of anything else than a trainer's steps is not the trainer's.
+    if len(spec.noises) < len(spec.source["parts"]) or any(len(one["composition"]["steps"]) > 1 for one in reports):
+        assumed.append(_assume("real noise", "nobody: noise is drawn in floating point"))
     return [dict(zip(("text", "said_by", "void_if"), entry, strict=True)) for entry in dict.fromkeys(assumed)]
 
 
@@ -371,6 +408,18 @@ def _assume_release(release: Release, by_program: str) -> Iterator[tuple[str, st
         if isinstance(mechanism, (AboveThreshold, GaussianAboveThreshold)):
             monotone = " and none falls where a record is added" if mechanism.monotone else ""
             yield _assume("threshold", by_program, monotone=monotone)
+
+
+def _assume_noise(noise: IntegerNoise, said_by: str) -> Iterator[tuple[str, str, str]]:
+    """Yields what noise of integers adds: its law and distance, which are proved of the table, and what stays."""
+    drawn = noise.record
+    parts = ", ".join(f"{name} {rounded_up(value, '.2g')}" for name, value in drawn["total_variation"].items())
+    yield _assume(
+        "integer noise", said_by, draws=str(drawn["draws"]), table=drawn["table_sha256"], square=drawn["scale_squared"],
+        distance=rounded_up(noise.distance, ".3g"), parts=parts, samples=f"{drawn['samples']:,}",
+    )  # fmt: skip
+    yield _assume("generator", "nobody", generator=drawn["generator"])
+    yield _assume("machine", "nobody")
 
 
 def _assume_report(config: dict[str, Any], said_by: str) -> Iterator[tuple[str, str, str]]:

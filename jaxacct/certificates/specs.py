@@ -67,6 +67,20 @@ class Release(NamedTuple):
     said_by: str
 
 
+class IntegerNoise(NamedTuple):
+    """Noise that a trainer drew in integers.
+
+    Attributes:
+        record: what the report calls ``noise_drawn``.
+        distance: bound on the total variation of all of it from the noise that is composed.
+        steps: the number of releases that have it.
+    """
+
+    record: dict[str, Any]
+    distance: float
+    steps: int
+
+
 class Part(NamedTuple):
     """The content of a part of a spec.
 
@@ -75,12 +89,14 @@ class Part(NamedTuple):
         relation: neighbouring relation, where the part names one.
         delta: the delta that a report was written for.
         cut_probability: bound on the probability that a batch was cut at capacity.
+        noise: noise that was drawn in integers; None where nothing is known of how it was drawn.
     """
 
     releases: list[Release]
     relation: str | None = None
     delta: float | None = None
     cut_probability: float = 0.0
+    noise: IntegerNoise | None = None
 
 
 def part_of(text: str) -> dict[str, Any]:
@@ -204,11 +220,20 @@ def _part_of_report(report: Any) -> Part:
     if cut is None or composition["relation"] is None:
         raise ValueError("report: cut_probability or relation is null: give it as the trainer wrote it.")
     validation.check_probability(cut, "cut_probability")
+    drawn, distance = config.get("noise_drawn", {}), number_of(composition.get("noise_distance", 0.0), "noise_distance")
+    validation.check_probability(distance, "noise_distance")
+    if (drawn.get("arithmetic") == "integer") != bool(distance):
+        raise ValueError(
+            f"report: noise_distance = {distance} of noise_drawn = {str(drawn)[:200]}: give both as the trainer wrote "
+            "them; noise of integers has a distance above 0 from what is composed, and no other has one that is known."
+        )
     mechanisms = [mechanism_of(record) for record in composition["mechanisms"]]
     counts = [np.array(count) if isinstance(count, list) else _run_count(count) for count in composition["steps"]]
     said_by = f"the trainer's report, by its {config['sampler']}"
     releases = [Release(m, count, sampling_of(m), said_by) for m, count in zip(mechanisms, counts, strict=True)]
-    return Part(releases, composition["relation"], number_of(final["delta"], "delta"), cut)
+    # The first mechanism is the steps', and others are queries, whose noise the trainer does not draw.
+    noise = IntegerNoise(drawn, distance, int(np.sum(counts[0]))) if distance else None
+    return Part(releases, composition["relation"], number_of(final["delta"], "delta"), cut, noise)
 
 
 def _history(value: Any) -> list[tuple[float, float, int]]:
@@ -391,6 +416,7 @@ class Spec:
         delta: the delta at which epsilon is asked, or None.
         epsilon: the epsilon at which delta is asked, or None; one of the two at most.
         cut_probability: bound on the probability that the run was not the composition, as batches were cut at capacity.
+        noises: what was drawn in integers.
 
     >>> spec = parsed({"parts": [{"type": "laplace", "scale": 2.0, "count": 10}], "delta": 1e-5})
     >>> spec.mechanisms, spec.steps
@@ -404,6 +430,12 @@ class Spec:
     delta: float | None
     epsilon: float | None
     cut_probability: float
+    noises: tuple[IntegerNoise, ...] = ()
+
+    @property
+    def distance(self) -> Fraction:
+        """Bound on the total variation of what ran from what is composed: t costs (1 + e^epsilon) t of delta."""
+        return sum((Fraction(one.distance) for one in self.noises), Fraction(self.cut_probability))
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
@@ -456,7 +488,8 @@ def _parse(source: dict[str, Any]) -> Spec:
         )
     delta, epsilon = _question_of(source, parts)
     cut = display.round_up(sum((Fraction(one.cut_probability) for one in parts), Fraction(0)))
-    return Spec(source, _combine_releases(parts, relation), relation, size, delta, epsilon, cut)
+    noises = tuple(one.noise for one in parts if one.noise is not None)
+    return Spec(source, _combine_releases(parts, relation), relation, size, delta, epsilon, cut, noises)
 
 
 def _check_line(words: Any, key: str) -> None:

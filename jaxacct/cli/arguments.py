@@ -520,7 +520,9 @@ def _composition(arguments: argparse.Namespace, training: list[dict[str, Any]]) 
     parts = [*map(specs.part_of, arguments.mechanism or ()), *training]
     files = [specs.read(arguments.spec)] if arguments.spec else []
     spec = specs.parsed(specs.combined([{"parts": parts}, *files], relation=arguments.relation, group=arguments.group))
-    if spec.cut_probability:
-        raise ValueError("--spec has a report whose batches may have been cut, which delta pays for: jaxacct certify.")
+    if spec.distance:
+        raise ValueError(
+            "--spec has a report whose delta pays for more, cut batches or integer noise: use jaxacct certify."
+        )
     arguments.spec_asks = {"epsilon": spec.epsilon, "delta": spec.delta}
     return Run(spec.mechanisms, spec.steps, spec.relation, spec.group, [record_of(one) for one in spec.mechanisms])

@@ -173,9 +173,9 @@ def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, 
     composed = ([{"parts": others}] if others else []) + ([specs.read(arguments.spec)] if arguments.spec else [])
     rest = specs.parsed(specs.combined(composed, **settings)) if composed else None
     if rest is not None:
-        if rest.cut_probability:
+        if rest.distance:
             raise ValueError(
-                "--spec has a report whose batches may have been cut, which delta pays for: jaxacct certify."
+                "--spec has a report whose delta pays for more, cut batches or integer noise: use jaxacct certify."
             )
         settings = {"relation": rest.relation, "group": rest.group}
     new = specs.parsed(specs.combined([{"parts": [part]}], **settings))

@@ -593,7 +593,7 @@ def bill(samples: float) -> dict[str, float]:
     (['bridge', 'sums', 'suffix', 'table'], True)
     """
     inner = float(DRAW_VARIANCE) / (COARSE**2 + 1)
-    outer = float(DRAW_VARIANCE * 32**2 * VARIANCES[2] / VARIANCES[3])
+    outer = float(DRAW_VARIANCE * VARIANCES[2] / VARIANCES[3])
     s1 = math.sqrt(DRAW_VARIANCE)
     # The geometric series of the tail's first term and its ratio to the next, over the integers' sum; both signs.
     first, ratio = math.exp(-(ROWS**2) / (2 * s1**2)), math.exp(-(2 * ROWS + 1) / (2 * s1**2))
@@ -602,7 +602,7 @@ def bill(samples: float) -> dict[str, float]:
         "bridge": float(total_variation(samples, chi_square_of_dither(DITHER))),
         "sums": sum(float(total_variation(samples, chi_square_of_dither(tau * (1 - 1e-12)))) for tau in (inner, outer)),
         "table": 3 * samples * (tail + 2.0**-113),
-        "suffix": 3 * samples * 3.5 * 2.0**-98,
+        "suffix": 3 * samples * 3.5 * 2.0**-98 * (1 + 2.0**-50),
     }
 
 
@@ -617,7 +617,8 @@ def cost_of(samples: float, epsilon: float, delta: float) -> float:
     if not added <= MOST_SHARE * delta:
         raise ValueError(
             f"epsilon = {epsilon:g}: integer noise of {samples:.3g} samples is within "
-            f"{sum(bill(samples).values()):.2g} of its account, which at this epsilon costs {added:.3g} of delta = {delta:g}, and a hundredth is the "
-            "most. Give a smaller epsilon or a larger delta; or noise_arithmetic='float64', of no proved law."
+            f"{sum(bill(samples).values()):.2g} of its account, which here costs {added:.3g} of delta = {delta:g}, "
+            "and a hundredth is the most. Give a smaller epsilon or a larger delta; or noise_arithmetic='float64', "
+            "of no proved law."
         )
     return added

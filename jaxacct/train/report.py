@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import os
 import pathlib
 import platform
 from collections.abc import Sequence
+from fractions import Fraction
 from importlib import metadata
 from typing import Any
 
@@ -22,11 +24,13 @@ import numpy as np
 import jaxacct
 from jaxacct import json_files
 from jaxacct.bounds import Bounds
-from jaxacct.display import rounded_up
+from jaxacct.display import round_up, rounded_up
 from jaxacct.json_files import write_whole
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.records import record_of
+from jaxacct.numerics.chacha20 import is_chacha20
 from jaxacct.policies import Constant
+from jaxacct.train.integer_noise import VARIANCES, bill, cost_of, draws_of, table
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.progress import Evaluation
 from jaxacct.train.sampling import PoissonSampler, runs_of
@@ -45,8 +49,9 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
     that of the steps made, for a stopping time that depends on the settings alone
     (:attr:`~jaxacct.train.trainer.DPTrainer.stopping_was_planned`). If the run ended otherwise, ``upper`` holds even
     where what was released decided on the end: it is the epsilon of the whole plan (:mod:`jaxacct.train.planned`), a
-    filter's budget, or an odometer's reading; ``lower`` is that of the steps made. Batches cut at capacity are paid for
-    on both sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus it. ``lower`` bounds the
+    filter's budget, or an odometer's reading; ``lower`` is that of the steps made. Batches cut at capacity, and noise
+    of integers, are paid for on both sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus it.
+    ``lower`` bounds the
     epsilon of the worst gradients, not of those that occurred.
 
     Raises ValueError for an adaptive policy: its settings were chosen from results, and no composition of what they
@@ -95,6 +100,7 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
         upper = min(float(above.upper), float(trainer.plan.certified.upper))
         above = Bounds(min(float(above.lower), upper), min(float(above.estimate), upper), upper, above.converged)
     cost = trainer.sampler.overflow_delta(steps, trainer.epsilon)
+    cost += cost_of(samples_of(trainer), trainer.epsilon, trainer.delta)
     queries = () if trainer.plan is None else trainer.plan.queries
     if cost == 0.0 and not queries:
         return above
@@ -131,7 +137,8 @@ def composition(trainer: DPTrainer) -> dict[str, Any] | None:
     JSON cannot hold.
 
     ``mechanisms`` and ``steps`` are of the steps made where their number was fixed before, else of the whole plan;
-    ``cut_probability`` bounds the probability that one of their batches was cut, or was drawn by another law.
+    ``cut_probability`` bounds the probability that one of their batches was cut, or was drawn by another law, and
+    ``noise_distance`` the total variation of the noise that was drawn from theirs, 0 where nothing bounds it.
     """
     if trainer.policy.adaptive or (trainer.plan is None and not trainer.stopping_was_planned):
         return None
@@ -144,12 +151,50 @@ def composition(trainer: DPTrainer) -> dict[str, Any] | None:
     except ValueError:  # a mechanism of the user's own
         return None
     runs = runs_of(trainer.sampler, steps) * trainer.sampler.steps_per_run
+    samples = samples_of(trainer)
     return {
         "mechanisms": records,
         "steps": [np.asarray(count).tolist() for count in times],
         "relation": trainer.sampler.relation,
         # Their cost in delta at an epsilon is 1 + e^epsilon times the probability: at epsilon 0, twice.
         "cut_probability": math.nextafter(trainer.sampler.overflow_delta(runs, 0.0) / 2, 1.0) if runs else 0.0,
+        "noise_distance": round_up(sum(map(Fraction, bill(samples).values()), Fraction(0))) if samples else 0.0,
+    }
+
+
+def samples_of(trainer: DPTrainer) -> int:
+    """Returns how many integer noise values the longest run allowed draws at most; 0 for noise of float64."""
+    sampler = trainer.sampler
+    return trainer.budget.samples * runs_of(sampler, trainer.horizon) * sampler.steps_per_run
+
+
+def drawn_noise_of(trainer: DPTrainer) -> dict[str, Any]:
+    """Returns how a trainer draws its noise, for JSON: all that a referee needs to judge integers, and no key.
+
+    ``draws`` and ``scale_squared``, the variance parameter s^2 as a fraction, are of the gradients' noise; that of
+    counts and means may be of 2 draws, which are as near to their account. ``total_variation`` has the parts of what
+    bounds the distance of the whole run (:func:`.integer_noise.bill`), and ``delta`` is what that takes off delta.
+    """
+    if not is_chacha20(trainer.state.key):
+        return {"arithmetic": "float64"}
+    seeds = {
+        ENTROPY: "256 bits of the operating system's entropy",
+        "key given by the caller": "a key given by the user",
+    }
+    samples, noise = samples_of(trainer), trainer.program.gradient_noise
+    rounding = trainer.program.door.rounding(trainer.state, trainer.state.params)
+    entries = 0 if rounding is not None else sum(np.size(leaf) for leaf in jax.tree.leaves(trainer.state.params))
+    draws = 3 if noise is None else draws_of(noise, entries, rounding or 0.0)
+    return {
+        "arithmetic": "integer",
+        "generator": f"ChaCha20, from {seeds.get(str(trainer.seed), 'a seed given by the user')}",
+        "draws": draws,
+        "scale_squared": str(VARIANCES[draws]),
+        "table_sha256": hashlib.sha256(table().astype("<u4").tobytes()).hexdigest(),
+        "samples_per_step": trainer.budget.samples,
+        "samples": samples,
+        "total_variation": bill(samples),
+        "delta": cost_of(samples, trainer.epsilon, trainer.delta),
     }
 
 
@@ -244,6 +289,8 @@ def guarantee(trainer: DPTrainer) -> str:
     )
     if isinstance(trainer.sampler, Correlated):
         text += f" Noise: {trainer.sampler.noise}, fixed before training."
+    if is_chacha20(trainer.state.key):
+        text += " Noise is drawn in integers, of a law whose distance from that accounted for delta pays."
     if trainer.seed != ENTROPY:
         text += " The random seed was given by the user: the guarantee holds only against those who do not know it."
     return text
@@ -294,6 +341,7 @@ def build_report(
         "sampling_rate": trainer.sampler.expected_batch_size / trainer.sampler.num_examples,
         "sampler": type(drawn_by(trainer.sampler)).__name__,
         "noise": trainer.sampler.noise if isinstance(trainer.sampler, Correlated) else "independent",
+        "noise_drawn": drawn_noise_of(trainer),
         "policy": type(trainer.policy).__name__,
         "ledger": trainer.ledger_kind,
         "menu": None if trainer.menu is None else trainer.menu.as_dict() | {"sha256": trainer.menu.fingerprint()},
