@@ -110,8 +110,8 @@ def test_concrete_settings_get_draws_and_a_grid_that_pay(dtype):
 BAD = [0.0, -1.0, math.inf, -math.inf, math.nan, 1e9, 1e-20, 1e-320, 5e-7 * 2.0**-20]
 
 
-@pytest.fixture(scope="module")
-def release():
+def release_of():
+    """Releases at traced numbers, as one program."""
     key = run_key()
 
     @jax.jit
@@ -126,7 +126,8 @@ def release():
     return released
 
 
-def test_traced_multipliers_without_a_grid_give_nan_and_never_a_number(release):
+def test_traced_multipliers_without_a_grid_give_nan_and_never_a_number():
+    release = release_of()
     total = [np.array([0.0, 1.0, -3.0]), np.array(0.5)]
     assert np.isfinite(release(1.0, 1.0, total)).all()
     for sigma in BAD:
