@@ -20,7 +20,7 @@ from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Policy
 from jaxacct.train import DPTrainer, PoissonSampler, cross_entropy, run_key
 from jaxacct.train.config import KEYWORDS, PlannedRun, affordable_steps, run_of
-from jaxacct.train.keys import DerivedKey, describe_seed
+from jaxacct.train.keys import DerivedKey, as_threefry, describe_seed
 from jaxacct.train.sampling import ALLOWANCE
 from jaxacct.train.settings import drawn_rate, public_size
 from jaxacct_recipes.datasets import Dataset
@@ -187,7 +187,7 @@ def make_trainer(
         spent, steps = _afford(epsilon, delta, planned, policy, start, rate, size)
     module_key, training_key = jax.random.split(run_key(seed))
     trainer = DPTrainer(
-        recipe.module(dataset.train_inputs.shape[1:], dataset.num_classes, nnx.Rngs(module_key)),
+        recipe.module(dataset.train_inputs.shape[1:], dataset.num_classes, nnx.Rngs(as_threefry(module_key))),
         cross_entropy,
         recipe.optimizer(learning_rate, steps),
         (dataset.train_inputs, dataset.train_labels),

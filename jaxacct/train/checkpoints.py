@@ -29,7 +29,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import secrets
 import shutil
 import sys
 import zlib
@@ -42,8 +41,10 @@ from flax import nnx
 
 from jaxacct import json_files, validation
 from jaxacct.json_files import PRIVATE, synchronize, write_whole
+from jaxacct.numerics.chacha20 import is_chacha20
+from jaxacct.train.keys import as_threefry, run_key
 from jaxacct.train.models import without_params
-from jaxacct.train.ownership import Arrays, Leaf, arrays_of, as_text, differences, digest, of_text, tree_of
+from jaxacct.train.ownership import Arrays, Leaf, arrays_of, as_text, differences, digest, of_text, place, tree_of
 from jaxacct.train.progress import Progress
 from jaxacct.train.saving import agreed_key, meet, writes
 from jaxacct.train.state import TrainState
@@ -524,9 +525,9 @@ def _charge(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
             state, progress = dataclasses.replace(state, step=state.step + rest), progress._replace(kept=False)
     if trainer.noise is not None:  # another key begins another stream
         state = dataclasses.replace(state, noise=tree_of(arrays_of(trainer._first_noise(state.params)), state.noise))
-    for _ in range(2):  # twice 32 fresh bits: as many as a Threefry key holds
-        state = dataclasses.replace(state, key=jax.random.fold_in(state.key, np.uint32(secrets.randbits(32))))
-    return dataclasses.replace(state, key=agreed_key(state.key)), progress
+    key = run_key()
+    key = agreed_key(key if is_chacha20(state.key) else as_threefry(key))
+    return dataclasses.replace(state, key=place(key, state.key.sharding)), progress
 
 
 def _stored_arrays(arrays: Arrays) -> Arrays:

@@ -663,6 +663,7 @@ class PrivateGradients:
             raise TypeError(f"state is a {type(state).__name__}: give what start or the last gradient returned.")
         structures: list[Any] = [jax.tree.structure(state.rule), jax.tree.structure(self.rule)]
         same = structures[0] == structures[1] and np.shape(state.owner) == (8,)
+        same &= self.noise_arithmetic is None or is_chacha20(state.key) == (self.noise_arithmetic == "integer")
         if not same or (is_concrete(state.owner) and not np.array_equal(state.owner, self._digest)):
             raise ValueError(
                 "state was begun by PrivateGradients of other settings, whose key and count it has: give what start or "

@@ -170,9 +170,8 @@ def noise_of_units(key: Array, leaf: Array, unit: Array, draws: int) -> Int32[Ar
     """Returns Z at all entries of some units; ``leaf`` and ``unit`` (units,) are their leaves and places in these."""
     groups = jnp.arange(GROUPS, dtype=jnp.uint32)[:, None, None]
     which = jnp.arange(draws, dtype=jnp.uint32)[:, None]
-    group = unit[None, None, :] * jnp.uint32(GROUPS) + groups
-    own = blocks(key, group * jnp.uint32(draws) + which[None], (NOISE, leaf, 0))
-    suffix = blocks(key, unit[None, :] * jnp.uint32(draws) + which, (SUFFIX, leaf, 0))
+    own = blocks(key, (unit[None, None] * GROUPS + groups) * draws + which[None], (NOISE, leaf, 0))
+    suffix = blocks(key, unit[None] * draws + which, (SUFFIX, leaf, 0))
     first, second = (jnp.stack(own[k::2]) for k in (0, 1))  # (entries, groups, draws, units)
     shared = jnp.stack(suffix[0::2])[None], jnp.stack(suffix[1::2])[None]  # (1, groups, draws, units)
     x = draw(jnp.asarray(table()), (first, second), shared)
@@ -193,7 +192,7 @@ def normals_of_units(key: Array, leaf: Array, unit: Array) -> Float64[Array, "un
     significant bits for differential privacy").
     """
     groups = jnp.arange(GROUPS, dtype=jnp.uint32)[:, None]
-    words = blocks(key, unit[None, :] * jnp.uint32(GROUPS) + groups, (NORMAL, leaf, 0))
+    words = blocks(key, unit[None] * GROUPS + groups, (NORMAL, leaf, 0))
     high, low = jnp.stack(words[0::2]), jnp.stack(words[1::2])
     # One bit is the sign, and 63 are a number below 1/2, whose quantile reaches 9.1 deviations out.
     top = (high & jnp.uint32(2**31 - 1)).astype(jnp.float64)
@@ -271,7 +270,7 @@ class Window:
             first = jnp.uint32(0) if self.drawn[axis] == self.shape[axis] else origin[axis]
             count = 1 if inner < self.run else self.drawn[axis]
             steps = (first + jnp.arange(count, dtype=jnp.uint32)) * jnp.uint32(stride)
-            starts = (steps[:, None] + starts[None, :]).reshape(-1)
+            starts = (steps[:, None] + starts[None]).reshape(-1)
             inner, stride = inner * self.drawn[axis], stride * self.shape[axis]
         return starts
 
@@ -326,10 +325,10 @@ def noise_of_leaves(
         if not numbers:
             return drawn
         starts = {i: windows[i].starts() for i in numbers}
-        units = []
-        for i in numbers:
-            first, count = starts[i] // jnp.uint32(UNIT_ENTRIES), jnp.arange(windows[i].units, dtype=jnp.uint32)
-            units.append((first[:, None] + count[None, :]).reshape(-1))
+        units = [
+            jnp.ravel((starts[i] // UNIT_ENTRIES)[:, None] + jnp.arange(windows[i].units, dtype=jnp.uint32)[None])
+            for i in numbers
+        ]
         leaves = [jnp.full(unit.shape, i, jnp.uint32) for i, unit in zip(numbers, units, strict=True)]
         size = sum(unit.size for unit in units)
         # Units in chunks, the last one filled up by units that nobody looks at. The loop has no state.
@@ -440,8 +439,8 @@ def grid_of(
     """
     sigma, norm = as_float64(noise_multiplier), as_float64(sensitivity)
     room = deviation_below(draws) / sigma - (math.sqrt(entries) * ROUNDING_OF_ENTRY + as_float64(rounding))
-    # Where nearly all of the noise pays for roundings, those of this difference would count as well.
-    is_sound = (sigma > 0) & (norm >= 0) & (norm < jnp.inf) & (room * sigma > 1.0) & (room < MOST_MULTIPLE)
+    # A grid of 0, or a subnormal one, would show the sum.
+    is_sound = (sigma > 0) & (norm > 2.0**-900) & (norm < jnp.inf) & (room * sigma > 1.0) & (room < MOST_MULTIPLE)
     return jnp.where(is_sound, norm / room * (1 + 2.0**-40), jnp.nan)
 
 
@@ -615,7 +614,8 @@ def cost_of(samples: float, epsilon: float, delta: float) -> float:
     if not added <= MOST_SHARE * delta:
         raise ValueError(
             f"epsilon = {epsilon:g}: integer noise of {samples:.3g} samples is within "
-            f"{sum(bill(samples).values()):.2g} of its account, which at this epsilon costs {added:.3g} of delta = {delta:g}, and a hundredth is the "
-            "most. Give a smaller epsilon or a larger delta; or noise_arithmetic='float64', of no proved law."
+            f"{sum(bill(samples).values()):.2g} of its account, which here costs {added:.3g} of delta = {delta:g}, "
+            "and a hundredth is the most. Give a smaller epsilon or a larger delta; or noise_arithmetic='float64', "
+            "of no proved law."
         )
     return added

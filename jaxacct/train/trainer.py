@@ -755,6 +755,8 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     }
     if isinstance(trainer.seed, str) and trainer.seed != ENTROPY:
         entries["seed"] = f"{trainer.seed}, {digest(arrays_of(trainer.state.key))[:16]}"
+    if is_chacha20(trainer.state.key):
+        entries["noise arithmetic"] = "integer"
     if isinstance(trainer.sampler, Correlated):
         entries["noise"] = describe_noise(trainer.sampler)
     if trainer.menu is not None:
