@@ -34,7 +34,6 @@ from jaxacct.composition import (
     check,
     check_asked,
     directed_parts,
-    flat_runs,
     query_of,
 )
 from jaxacct.mechanisms import (
