@@ -496,3 +496,10 @@ class DiscreteGaussianVector(SampledNoise):
         if self._takes_all:
             return Gaussian(noise), xp.sum(total)
         return PoissonSubsampledGaussian(noise, self.sampling_rate), xp.sum(total)
+
+
+def has_integer_vectors(mechanism: Any) -> bool:
+    """Returns whether a mechanism, or any of several, is discrete Gaussian noise on vectors."""
+    if isinstance(mechanism, (tuple, list)):
+        return any(map(has_integer_vectors, mechanism))
+    return isinstance(mechanism, DiscreteGaussianVector)
