@@ -37,7 +37,6 @@ from jaxacct.composition import (
     query_of,
 )
 from jaxacct.mechanisms import (
-    DiscreteGaussianVector,
     DiscretePair,
     ExponentialMechanism,
     Mechanism,
@@ -46,8 +45,8 @@ from jaxacct.mechanisms import (
 )
 from jaxacct.mechanisms.bounded_range import has_blocks
 from jaxacct.mechanisms.by_curve import has_renyi_only
-from jaxacct.mechanisms.discrete_gaussian import cost, total_variation
-from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, counts_of, directions, knows_both_ways, parts_of
+from jaxacct.mechanisms.discrete_gaussian import cost, nearby, total_variation
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, knows_both_ways, parts_of
 from jaxacct.numerics.arithmetic import CHOICES, arithmetic, roundoff
 from jaxacct.numerics.batched_loops import one_by_one, stack, where_needed
 from jaxacct.numerics.derivatives import differences, of_first_order
@@ -108,7 +107,8 @@ def epsilon(
     traced parameters and no noise give ``upper = inf``. If one of the mechanisms is known by its Rényi curve alone
     (:class:`jaxacct.mechanisms.RenyiOnly`) the composition is bounded by :func:`jaxacct.rdp.epsilon`: ``upper`` holds,
     ``lower`` is 0, and nothing has converged. Outside of a trace a :class:`jaxacct.RepeatAndSelect` is bounded by the
-    profile of one run as well; alone it has a lower bound.
+    profile of one run as well; alone it has a lower bound. A :class:`jaxacct.DiscreteGaussianVector` costs what Gaussian
+    noise does, and what their distance adds to delta.
 
     Raises:
         ValueError: a concrete argument out of range, an unsupported relation, shapes that do not match, both or bad
@@ -343,11 +343,12 @@ def _with_integer_vectors(query: Query) -> Bounds:
     value = np.float64(value) if query.is_concrete else as_float64(value)
 
     def near(weight: Any, below: bool) -> tuple[Any, Any]:
-        mechanism, total = _nearby(query.mechanism, query.steps, weight, below)
+        mechanism, total = nearby(query.mechanism, query.steps, weight, below=below)
         return mechanism, total_variation(total, xp.ones_like(total))
 
     def ask(mechanism: Any, value: Any) -> Bounds:
-        options = query.tolerance, query.points, query.arithmetic
+        # In the program's own arithmetic: float32 by choice would round the numbers of these mechanisms to its nearest.
+        options = query.tolerance, query.points
         return certify(query_of(mechanism, query.steps, query.question.at(value), query.relation, *options))
 
     first = ask(near(0.0, False)[0], value).upper
@@ -368,16 +369,6 @@ def _with_integer_vectors(query: Query) -> Bounds:
         lower = xp.maximum((ask(lower_by, value).lower - taken) * (1 - unit), 0.0)
     bounds = Bounds(xp.minimum(lower, upper), xp.full_like(upper, xp.nan), upper, xp.zeros_like(upper, bool))
     return leave_scope(_judge(bounds, query.gap))
-
-
-def _nearby(mechanism: Any, steps: Any, weight: Any, below: bool) -> tuple[Any, Any]:
-    """Returns a composition with :meth:`.DiscreteGaussianVector.nearby` in place of such noise, and the sum of chi2."""
-    if isinstance(mechanism, (tuple, list)):
-        each = [_nearby(part, count, weight, below) for part, count in zip(mechanism, steps, strict=True)]
-        return tuple(part for part, _ in each), sum(total for _, total in each)
-    if isinstance(mechanism, DiscreteGaussianVector):
-        return mechanism.nearby(counts_of(steps), weight, below=below)
-    return mechanism, 0.0
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -121,8 +121,8 @@ NO_PRIVACY = EventPart(PureDP, (math.inf,))
 
 def one(kind: type[Mechanism], *fields: Any, inner: Parts | None = None, **static: Any) -> Parts:
     """Returns a single run of a mechanism, or of one that is known by the Rényi curves of others ``inner``."""
-    within = None if inner is None else tuple(by_curves(inner).items())
-    return {EventPart(kind, fields, tuple(static.items()), within): 1}
+    members = None if inner is None else tuple(by_curves(inner).items())
+    return {EventPart(kind, fields, tuple(static.items()), members): 1}
 
 
 def by_curves(parts: Parts) -> Parts:
@@ -135,8 +135,8 @@ def by_curves(parts: Parts) -> Parts:
     for part, count in parts.items():
         if part.kind is DiscreteGaussianVector:
             sigma, sensitivity, _, rate = part.fields
-            whole = _concentrated(sigma, sensitivity)
-            part = next(iter(whole if rate == 1 else one(PoissonSubsampled, rate, inner=whole)))
+            unsampled = _concentrated(sigma, sensitivity)
+            part = next(iter(unsampled if rate == 1 else one(PoissonSubsampled, rate, inner=unsampled)))
         total[part] = total.get(part, 0) + count
     return total
 

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
@@ -22,7 +23,7 @@ from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_masses
 from jaxacct.mechanisms.finite import LOSS_UNITS, MANY, FinitePair, NoiseOnIntegers, atoms_of_separate_cells
 from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, SampledNoise, directions, is_count
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, SampledNoise, counts_of, directions, is_count
 from jaxacct.mechanisms.pair import CellMasses, DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, as_float64, as_real, is_concrete, log_complement
@@ -70,7 +71,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 # (2017), "Gaussian sampling over the integers", for sums.
 # ----------------------------------------------------------------------------------------------------
 
-Number = TypeVar("Number", float, Array)
+Number = TypeVar("Number", float, jax.Array)
 """A number of Python's, or one of JAX's, which may be traced."""
 
 
@@ -435,12 +436,13 @@ class DiscreteGaussianVector(SampledNoise):
         return nothing & (width > 0) & is_count(entries) & (entries >= 1)
 
     @property
-    def _takes_all(self) -> bool:
+    def takes_all(self) -> bool:
+        """Whether it is seen that every example takes part: the sampling rate is 1."""
         return is_concrete(self.sampling_rate) and bool(np.all(np.asarray(self.sampling_rate) == 1))
 
     def of_group(self, size: int) -> Mechanism:
         """Returns the same with ``size`` times the sensitivity; raises ValueError on samples: nothing is known."""
-        if not self._takes_all:
+        if not self.takes_all:
             return super().of_group(size)
         return replace(self, sensitivity=self.sensitivity * size * (1 + 4 * roundoff()))
 
@@ -453,53 +455,60 @@ class DiscreteGaussianVector(SampledNoise):
             "jaxacct.delta or jaxacct.curve, which convert the Gaussian's guarantee first and then add the distance."
         )
 
-    def nearby(self, steps: Any, weight: Any, *, below: bool) -> tuple[Mechanism, Any]:
-        """Returns a Gaussian mechanism near to this one, and the sum () of chi2 over all samples of ``steps`` runs.
-
-        ``below``: this noise is nearly made of that mechanism's, which so tells at least as much. Else that one's is
-        nearly made of this. ``weight`` times a total variation is the share of delta that it costs. Of the mechanisms
-        that are known it is the one of the least half shares, of variance and delta, among those that leave half of
-        delta. Where none is known the sum is NaN, or so large that it says nothing. It is called inside the float64
-        scope.
-        """
-        numbers = self.scale, self.sensitivity, self.dimensions, self.sampling_rate, steps
-        xp = _library(*numbers, weight)
-        fields: Any = [np.asarray(number, np.float64) if xp is np else as_float64(number) for number in numbers]
-        s, width, entries, _, steps = fields
-        with np.errstate(all="ignore"):
-            s, width, entries = xp.broadcast_arrays(s, width, entries)
-            is_known = (entries >= 1) & is_count(entries)
-            samples = xp.where(self.releases_nothing(), 0.0, xp.where(is_known, entries * steps, xp.nan))
-            each = s[..., None]
-            if below:
-                moved = np.array([1 / 12, *VARIANCES]) / each / each
-                chi = xp.broadcast_to(chi_square_of_dither(VARIANCES), (*s.shape, len(VARIANCES)))
-                chi = xp.concatenate([chi_square_of_rounding(each), chi], -1)
-                left = 1 - moved * (1 + 8 * roundoff())
-                chi, factor = xp.where(left > 0, chi, xp.inf), xp.sqrt(xp.maximum(left, 0.0))
-                rounding = 1 - 8 * roundoff()
-            else:
-                moved = VARIANCES / each / each
-                chi = chi_square_of_dither(VARIANCES / (1 + moved) * (1 - 8 * roundoff()))
-                factor, rounding = xp.sqrt(1 + moved), 1 + 8 * roundoff()
-            # A chi2 of 4 is a total variation of 1.
-            totals = samples[..., None] * xp.minimum(chi, 4.0)
-            share = xp.sqrt(totals) / 2 * xp.minimum(weight, 1e30)
-            score = xp.where(share <= 0.5, (moved + share) / 2, 1e9 + share)
-            # The first of the least score; the last where all are NaN. No argmin: see :func:`.precision.first_index`.
-            order = np.arange(totals.shape[-1])
-            place = xp.min(xp.where(score == xp.min(score, -1, keepdims=True), order, order[-1]), -1, keepdims=True)
-            total, factor = (xp.sum(xp.where(order == place, row, 0.0), -1) for row in (totals, factor))
-            noise = s * factor / xp.where(width > 0, width, xp.nan) * rounding
-            # Where the quotient overflows there is some noise still.
-            noise = xp.where(s < xp.inf, xp.minimum(noise, 1 / (4 * arithmetic().tiny)), noise)
-        if self._takes_all:
-            return Gaussian(noise), xp.sum(total)
-        return PoissonSubsampledGaussian(noise, self.sampling_rate), xp.sum(total)
-
 
 def has_integer_vectors(mechanism: Any) -> bool:
     """Returns whether a mechanism, or any of several, is discrete Gaussian noise on vectors."""
     if isinstance(mechanism, (tuple, list)):
         return any(map(has_integer_vectors, mechanism))
     return isinstance(mechanism, DiscreteGaussianVector)
+
+
+def nearby(mechanism: Any, steps: Any, weight: Any, *, below: bool) -> tuple[Any, Any]:
+    """Returns a composition with Gaussian noise in place of discrete noise on vectors, and the chi2 of all samples, ().
+
+    ``below``: the discrete noise is nearly made of the Gaussian, which so tells at least as much. Else the Gaussian is
+    nearly made of the discrete noise. ``weight`` times a total variation is the share of delta that it costs. Of the
+    mechanisms that are known it is the one that gives away the least, half of its shares of variance and of delta,
+    among those that leave half of delta. Where none is known chi2 is NaN, or so large that it says nothing. It is
+    called inside the float64 scope.
+    """
+    if isinstance(mechanism, (tuple, list)):
+        each = [nearby(part, count, weight, below=below) for part, count in zip(mechanism, steps, strict=True)]
+        return tuple(part for part, _ in each), sum(total for _, total in each)
+    if not isinstance(mechanism, DiscreteGaussianVector):
+        return mechanism, 0.0
+    steps = counts_of(steps)
+    numbers = mechanism.scale, mechanism.sensitivity, mechanism.dimensions, mechanism.sampling_rate, steps
+    xp = _library(*numbers, weight)
+    fields: Any = [np.asarray(number, np.float64) if xp is np else as_float64(number) for number in numbers]
+    s, width, entries, _, steps = fields
+    with np.errstate(all="ignore"):
+        s, width, entries = xp.broadcast_arrays(s, width, entries)
+        is_known = (entries >= 1) & is_count(entries)
+        samples = xp.where(mechanism.releases_nothing(), 0.0, xp.where(is_known, entries * steps, xp.nan))
+        each = s[..., None]
+        if below:
+            moved = np.array([1 / 12, *VARIANCES]) / each / each
+            chi = xp.broadcast_to(chi_square_of_dither(VARIANCES), (*s.shape, len(VARIANCES)))
+            chi = xp.concatenate([chi_square_of_rounding(each), chi], -1)
+            left = 1 - moved * (1 + 8 * roundoff())
+            chi, factor = xp.where(left > 0, chi, xp.inf), xp.sqrt(xp.where(left > 0, left, 1.0))
+            rounding = 1 - 8 * roundoff()
+        else:
+            moved = VARIANCES / each / each
+            chi = chi_square_of_dither(VARIANCES / (1 + moved) * (1 - 8 * roundoff()))
+            factor, rounding = xp.sqrt(1 + moved), 1 + 8 * roundoff()
+        # A chi2 of 4 is a total variation of 1.
+        totals = samples[..., None] * xp.minimum(chi, 4.0)
+        share = xp.sqrt(totals) / 2 * xp.minimum(weight, 1e30)
+        score = xp.where(share <= 0.5, (moved + share) / 2, 1e9 + share)
+        # The first of the least score; the last where all are NaN. No argmin: see :func:`.precision.first_index`.
+        order = np.arange(totals.shape[-1])
+        place = xp.min(xp.where(score == xp.min(score, -1, keepdims=True), order, order[-1]), -1, keepdims=True)
+        total, factor = (xp.sum(xp.where(order == place, row, 0.0), -1) for row in (totals, factor))
+        noise = s * factor / xp.where(width > 0, width, xp.nan) * rounding
+        # Where the quotient overflows there is some noise still.
+        noise = xp.where(s < xp.inf, xp.minimum(noise, 1 / (4 * arithmetic().tiny)), noise)
+    if mechanism.takes_all:
+        return Gaussian(noise), xp.sum(total)
+    return PoissonSubsampledGaussian(noise, mechanism.sampling_rate), xp.sum(total)

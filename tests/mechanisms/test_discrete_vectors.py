@@ -203,7 +203,7 @@ def test_a_few_settings_by_brute_force():
 @pytest.mark.exhaustive
 def test_many_settings_by_brute_force():
     count = draws(300, 3000)
-    assert sum(map(check_by_brute_force, range(100, 100 + count))) > 4 * count
+    assert sum(map(check_by_brute_force, range(100, 100 + count))) > 3.5 * count
 
 
 KINK = {"scale": 3.0, "sensitivity": 5.0, "dimensions": 1}
@@ -223,13 +223,12 @@ def test_every_part_of_the_bound_is_needed(monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(certified, "total_variation", lambda samples, chi: 0.0 * samples)
         assert upper() < exact
-    nearby = ja.DiscreteGaussianVector.nearby
     for wrong in (
-        lambda self, *args, **how: (ja.Gaussian(3.0 / 5.0), nearby(self, *args, **how)[1]),
-        lambda self, *args, **how: nearby(ja.DiscreteGaussianVector(3.0, 4.9, 1), *args, **how),
+        lambda *args, **how: (ja.Gaussian(3.0 / 5.0), theory.nearby(*args, **how)[1]),
+        lambda _, *args, **how: theory.nearby(ja.DiscreteGaussianVector(3.0, 4.9, 1), *args, **how),
     ):
         with monkeypatch.context() as broken:
-            broken.setattr(ja.DiscreteGaussianVector, "nearby", wrong)
+            broken.setattr(certified, "nearby", wrong)
             assert upper() < exact
 
 
