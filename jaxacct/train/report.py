@@ -30,7 +30,7 @@ from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.records import record_of
 from jaxacct.numerics.chacha20 import is_chacha20
 from jaxacct.policies import Constant
-from jaxacct.train.integer_noise import VARIANCES, bill, noise_delta, draws_of, table
+from jaxacct.train.integer_noise import VARIANCES, bill, draws_of, noise_delta, table
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.progress import Evaluation
 from jaxacct.train.sampling import PoissonSampler, runs_of
