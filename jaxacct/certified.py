@@ -107,8 +107,8 @@ def epsilon(
     traced parameters and no noise give ``upper = inf``. If one of the mechanisms is known by its Rényi curve alone
     (:class:`jaxacct.mechanisms.RenyiOnly`) the composition is bounded by :func:`jaxacct.rdp.epsilon`: ``upper`` holds,
     ``lower`` is 0, and nothing has converged. Outside of a trace a :class:`jaxacct.RepeatAndSelect` is bounded by the
-    profile of one run as well; alone it has a lower bound. A :class:`jaxacct.DiscreteGaussianVector` costs what Gaussian
-    noise does, and what their distance adds to delta.
+    profile of one run as well; alone it has a lower bound. A :class:`jaxacct.DiscreteGaussianVector` costs what
+    Gaussian noise does, and what their distance adds to delta.
 
     Raises:
         ValueError: a concrete argument out of range, an unsupported relation, shapes that do not match, both or bad
