@@ -406,8 +406,8 @@ class DiscreteGaussianVector(SampledNoise):
     delta. ``lower`` is that of a query that attains the sensitivity, which takes an integer vector of that norm.
 
     :func:`jaxacct.epsilon`, :func:`jaxacct.delta` and :func:`jaxacct.curve` know it, alone or composed with others, and
-    so does :func:`jaxacct.calibrate.scale` of concrete numbers. All else raises ValueError: there is no dominating pair, and noise drawn from a table is bounded, so that its Rényi
-    divergences are infinite however small tau is.
+    so does :func:`jaxacct.calibrate.scale` of concrete numbers. All else raises ValueError: there is no dominating
+    pair, and noise drawn from a table is bounded, so that its Rényi divergences are infinite however small tau is.
 
     Source: the proofs above in this file; for one number without sampling :class:`DiscreteGaussian` has the exact law.
 
