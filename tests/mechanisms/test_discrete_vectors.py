@@ -208,6 +208,28 @@ def test_many_settings_by_brute_force():
     assert sum(map(check_by_brute_force, range(100, 100 + count))) > 3.5 * count
 
 
+def test_a_query_need_not_be_a_sum():
+    """Maps of batches of three others to integers, at random but for what one example may move, on a sample."""
+    rng, scale, move, rate = np.random.default_rng(5), 3.0, 3, 0.4
+    mechanism = ja.DiscreteGaussianVector(scale, float(move), 1, rate)
+    epsilons = np.array([0.1, 0.5, 1.0])
+    upper = ja.curve(mechanism, 1, epsilons=epsilons).upper
+    base, near = law_of_ratio(scale, (1,)), 0.0
+    for trial in range(draws(200, 5000)):
+        without = rng.integers(-8, 9, 8) if trial else np.zeros(8, int)
+        beside = without + (rng.integers(-move, move + 1, 8) if trial else move)
+        chance = rate ** (size := np.array([bin(i).count("1") for i in range(8)])) * (1 - rate) ** (3 - size)
+        p, q = np.zeros((2, len(base) + 40))
+        for one, other, mass in zip(without, beside, chance, strict=True):
+            here, there = (np.pad(base, (20 + place, 20 - place)) for place in (one, other))
+            p, q = p + mass * ((1 - rate) * here + rate * there), q + mass * here
+        for epsilon, most in zip(epsilons, upper, strict=True):
+            exact = max(np.maximum(x - np.exp(epsilon) * y, 0).sum() for x, y in ((p, q), (q, p)))
+            assert exact <= most
+            near = max(near, exact / most)
+    assert near > 0.9
+
+
 KINK = {"scale": 3.0, "sensitivity": 5.0, "dimensions": 1}
 """Noise and a move at which tau is needed: the discrete noise exceeds its Gaussian by a fifth of tau at one epsilon."""
 
