@@ -29,7 +29,7 @@ def stream(count, purpose):
     return [word for i in range(-(-count // 16)) for word in block(KEY, i, (purpose, 0, 0))][:count]
 
 
-COMPILED = jax.jit(blocks)
+COMPILED = jax.jit(lambda *given: blocks(*given))
 
 
 def words_of_blocks(key, counter, nonce):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.eight_devices import answers_of
-from helpers.integer_draws import entry, look_up
+from helpers.integer_draws import FACTORS, block, entry, look_up
 from helpers.thorough import draws as so_many
 from scipy import stats
 
@@ -150,6 +150,29 @@ def test_entries_are_those_of_the_reference(draws):
         places |= set(rng.integers(0, max(flat.size, 1), so_many(12, 300)).tolist()) if flat.size else set()
         for place in places:
             assert int(flat[place]) == entry(table(), WORDS, number, place, draws)
+
+
+@pytest.mark.parametrize("draws", [3, 2])
+@pytest.mark.first_tier("3")
+def test_all_four_words_of_a_draw_are_its_own_or_its_groups(draws, monkeypatch):
+    """The shared words decide next to never, so here they are all looked at, in the place of a draw."""
+
+    def mixed(words, own, shared):
+        own, shared = ([jnp.broadcast_to(word, own[0].shape) for word in pair] for pair in (own, shared))
+        return (own[0] * 3 + own[1] * 5 + shared[0] * 7 + shared[1] * 11).astype(jnp.int32)
+
+    monkeypatch.setattr(noise, "draw", mixed)
+    leaf, unit = np.array([0, 9], np.uint32), np.array([0, 5], np.uint32)
+    found = np.asarray(jax.jit(noise.OF_UNITS[draws])(KEY, leaf, unit))
+    for row in range(2):
+        for entry_of_unit in range(64):
+            group, lane, z = int(unit[row]) * 8 + entry_of_unit // 8, entry_of_unit % 8, 0
+            for i, factor in enumerate(FACTORS[draws]):
+                own = block(WORDS, group * draws + i, (0, int(leaf[row]), 0))[2 * lane : 2 * lane + 2]
+                pair = 2 * (group % 8)
+                shared = block(WORDS, int(unit[row]) * draws + i, (1, int(leaf[row]), 0))[pair : pair + 2]
+                z += factor * (own[0] * 3 + own[1] * 5 + shared[0] * 7 + shared[1] * 11)
+            assert (int(found[row, entry_of_unit]) - z) % 2**32 == 0
 
 
 @pytest.mark.exhaustive
@@ -324,6 +347,103 @@ def test_the_bits_on_a_mesh_are_those_of_one_device():
         flat = np.ravel(leaf)
         for place in {0, len(flat) // 2, len(flat) - 1} if len(flat) else ():
             assert int(flat[place]) == entry(table(), WORDS, number, place, 2)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Blocks of a run.
+# ----------------------------------------------------------------------------------------------------
+
+RECORD = """
+import tempfile
+import jax, jax.numpy as jnp, numpy as np, optax
+from flax import nnx
+from jaxacct.numerics import chacha20
+
+seen, true = [], chacha20.blocks
+
+def blocks(key, counter, nonce):
+    given = [jnp.asarray(words, jnp.uint32) for words in (key, counter, *nonce)]
+    jax.debug.callback(lambda *found: seen.append([np.array(one) for one in found]), *given)
+    return true(key, counter, nonce)
+
+chacha20.blocks = blocks
+from jaxacct.train import integer_noise
+
+integer_noise.blocks = blocks
+from jaxacct.policies import AdaptiveNoise
+from jaxacct.train import AdaptiveQuantile, Checkpoints, DPTrainer, Metrics, PoissonSampler
+
+class Two(nnx.Module):
+    def __init__(self, rngs):
+        self.first = nnx.Linear(3, 3, rngs=rngs)
+        self.second = nnx.Linear(3, 3, rngs=rngs)
+    def __call__(self, x):
+        return self.second(nnx.relu(self.first(x)))
+
+def loss(model, x, y, key):
+    return jnp.sum((model(x) - y + jax.random.normal(key, (3,))) ** 2)
+
+def correct(model, x, y):
+    return jnp.sum((model(x) - y) ** 2) < 1
+
+rng = np.random.default_rng(0)
+x = rng.normal(size=(200, 3)).astype(np.float32)
+policy = AdaptiveNoise(sampling_rate=0.2, initial=6.0, increment=0.5, least=3.0, period=2, query_noise=20.0)
+
+WITH_POLICY = {"policy": policy, "correct": correct, "clip_norm": 1.0}
+WITH_METRICS = {"noise_multiplier": 6.0, "expected_batch_size": 40, "metrics": Metrics({"error": (correct, 1.0)}),
+                "clip_norm": AdaptiveQuantile(1.0, count_noise=8.0)}
+
+def trainer(options):
+    return DPTrainer(Two(nnx.Rngs(0)), loss, optax.sgd(0.1), (x, x), epsilon=8.0, delta=1e-3, ledger="filter",
+                     microbatch_size=16, **options)
+
+steps, same = [], []
+for options in (WITH_POLICY, WITH_METRICS):
+    with tempfile.TemporaryDirectory() as folder:
+        first = trainer(options)
+        keeper = Checkpoints(f"{folder}/run", every=1)
+        first.fit(4, keeper=keeper)
+        keeper.close()
+        again = trainer(options)
+        Checkpoints(f"{folder}/run", every=1).resume(again)
+        same.append(bool(np.array_equal(*(jax.random.key_data(one._state.key) for one in (first, again)))))
+        again.fit(3)
+        jax.effects_barrier()
+        steps.append([first.steps, again.steps])
+
+uses, keys = {}, {}
+for key, counter, *nonce in seen:
+    words = np.broadcast_arrays(counter, *nonce)
+    purposes = {int(one) for one in np.ravel(words[1])}
+    keys.setdefault(tuple(key.tolist()), set()).update(purposes)
+    for row in zip(*(np.ravel(one).tolist() for one in words)):
+        use = (*key.tolist(), *row)
+        uses[use] = uses.get(use, 0) + 1
+drawing = {use: times for use, times in uses.items() if use[9] in (0, 1)}
+answer = {
+    "calls": len(seen), "steps": steps, "same key": same,
+    "drawn": len(drawing), "most": max(drawing.values()),
+    "keys that draw": sum(bool(purposes & {0, 1}) for purposes in keys.values()),
+    "mixed": sum(bool(purposes & {0, 1}) and not purposes <= {0, 1} for purposes in keys.values()),
+    "purposes": sorted({purpose for one in keys.values() for purpose in one}),
+    "impl": str(jax.random.key_impl(first._state.key)),
+}
+"""
+
+
+@pytest.mark.exhaustive
+def test_no_block_serves_two_draws_of_a_run():
+    """Of two runs with all that draws noise, taken up again after a checkpoint: each block of each key once."""
+    (answer,) = answers_of(RECORD)
+    assert answer["impl"] == "cc20"
+    assert answer["steps"] == [[4, 7], [4, 7]]
+    assert answer["drawn"] > 1000
+    assert answer["most"] == 1
+    # A key for the gradient of each of seven steps and for three counts; and for a rule's count and the means.
+    assert answer["keys that draw"] == 7 + 3 + 3 * 7
+    assert answer["mixed"] == 0  # a key that noise is drawn from serves nothing else
+    assert set(answer["purposes"]) <= {0, 1, 3, 4, 5}
 
 
 # ----------------------------------------------------------------------------------------------------
