@@ -443,6 +443,15 @@ def truncated(draw: Draw, runs: int) -> Description:
     }  # fmt: skip
 
 
+def vector(draw: Draw, runs: int) -> Description:
+    """Returns integer noise on vectors on a Poisson sample, of a scale from the least to a training's."""
+    scale = log_uniform(draw, 16, 2**20)
+    return {
+        "make": "DiscreteGaussianVector", "scale": scale, "sensitivity": float(f"{scale / noise(draw, runs):.4g}"),
+        "dimensions": int(log_uniform(draw, 1, 1e8)), "sampling_rate": rate(draw, 1e-3, 1),
+    }  # fmt: skip
+
+
 def made(name: str, **fields: Callable[[Draw, int], Any] | Any) -> Callable[[Draw, int], Description]:
     """Returns the maker of descriptions whose fields are drawn for a number of runs, or fixed."""
 
@@ -504,6 +513,7 @@ LAWS: dict[str, Callable[[Draw, int], Description]] = {
         "LaplaceWithoutReplacement", scale=fixed(1, 16), sampling_rate=rates_of(1e-3, 0.9)
     ),
     "DiscreteGaussian": made("DiscreteGaussian", scale=noises_of(0.5, 8, 60)),
+    "DiscreteGaussianVector": vector,
     "DiscreteLaplace": made("DiscreteLaplace", scale=noises_of(0.5, 8, 60)),
     "DiscretePair": pair,
     "RandomizedResponse": made("RandomizedResponse", epsilon=level, outcomes=3),
@@ -547,6 +557,8 @@ EXACT = ("Gaussian", "PoissonSubsampledGaussian", "GaussianMixture", "GaussianWi
          "PoissonSubsampledGroup", "MatrixMechanism", "TreeAggregation")  # fmt: skip
 """Laws that the exact accountant answers within milliseconds."""
 BY_CURVES = ("ZeroConcentratedDP", "PoissonSubsampled", "SubsampledWithoutReplacement", "RepeatAndSelect")
+BY_OTHERS = ("DiscreteGaussianVector",)
+"""Laws that the top level alone answers, by mechanisms near to them."""
 DEAR = ("RandomAllocation", "RandomAllocation, paired")
 MOST = {
     "DiscretePair": 1e4, "GaussianWithReplacement": 1e4, "WithoutReplacementGroup": 1e4, "RandomAllocation": 20,
@@ -596,6 +608,7 @@ OF_CURVES = scan(
     ("rdp.epsilon", 24), ("rdp.delta", 20), ("epsilon", 20), ("delta", 20), ("epsilon", 1, {}, 0.0),
     ("delta", 1, {}, 0.0), ("curve.epsilons", 2),
 )  # fmt: skip
+OF_NEAR = scan(("epsilon", 12), ("delta", 8), ("curve.epsilons", 1))
 OF_DEAR = scan(("rdp.epsilon", 4), ("epsilon", 4, SIZE), ("prv.epsilon", 3, SIZE), ("prv.delta", 3, SIZE))
 OF_OTHER = scan(("rdp.epsilon", 8), ("saddlepoint.epsilon", 8), ("saddlepoint.delta", 8), ("epsilon", 12, SIZE))
 """Of relations that are not a mechanism's first."""
@@ -779,7 +792,7 @@ def families() -> list[Family]:
     found = []
     # Each law under its first relation in full, and under the others with fewer questions.
     for law in LAWS:
-        kinds = ((CLOSED, OF_CLOSED), (EXACT, OF_EXACT), (BY_CURVES, OF_CURVES), (DEAR, OF_DEAR))
+        kinds = ((CLOSED, OF_CLOSED), (EXACT, OF_EXACT), (BY_CURVES, OF_CURVES), (DEAR, OF_DEAR), (BY_OTHERS, OF_NEAR))
         asks = next((asks for laws, asks in kinds if law in laws), OF_MESH)
         if law in IN_FULL:
             asks += in_full(IN_FULL[law])
@@ -790,6 +803,7 @@ def families() -> list[Family]:
         first, *others = relations_of(law)
         found.append(Family(f"{law}, {first}", first, once(law), asks))
         few = OF_CURVES[:4] if law in BY_CURVES else OF_DEAR if law in DEAR else OF_OTHER
+        few = OF_NEAR[1:] if law in BY_OTHERS else few
         few = tuple(ask._replace(most=max(ask.most // 4, 1)) for ask in few) if law in BY_CURVES else few
         found += [Family(f"{law}, {relation}", relation, once(law), few) for relation in others]
     found += [Family(name, *several) for name, several in SEVERAL.items()]

@@ -36,11 +36,18 @@ from jaxacct.composition import (
     directed_parts,
     query_of,
 )
-from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
+from jaxacct.mechanisms import (
+    DiscretePair,
+    ExponentialMechanism,
+    Mechanism,
+    RenyiOnly,
+    RepeatAndSelect,
+)
 from jaxacct.mechanisms.bounded_range import has_blocks
 from jaxacct.mechanisms.by_curve import has_renyi_only
+from jaxacct.mechanisms.discrete_gaussian import cost, nearby, total_variation
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, knows_both_ways, parts_of
-from jaxacct.numerics.arithmetic import CHOICES, arithmetic
+from jaxacct.numerics.arithmetic import CHOICES, arithmetic, roundoff
 from jaxacct.numerics.batched_loops import one_by_one, stack, where_needed
 from jaxacct.numerics.derivatives import differences, of_first_order
 from jaxacct.numerics.precision import as_float64, by_host, is_concrete, kernel, leave_scope, scope, within_scope
@@ -100,7 +107,8 @@ def epsilon(
     traced parameters and no noise give ``upper = inf``. If one of the mechanisms is known by its Rényi curve alone
     (:class:`jaxacct.mechanisms.RenyiOnly`) the composition is bounded by :func:`jaxacct.rdp.epsilon`: ``upper`` holds,
     ``lower`` is 0, and nothing has converged. Outside of a trace a :class:`jaxacct.RepeatAndSelect` is bounded by the
-    profile of one run as well; alone it has a lower bound.
+    profile of one run as well; alone it has a lower bound. A :class:`jaxacct.DiscreteGaussianVector` costs what
+    Gaussian noise does, and what their distance adds to delta.
 
     Raises:
         ValueError: a concrete argument out of range, an unsupported relation, shapes that do not match, both or bad
@@ -186,7 +194,9 @@ def _answer_many(mechanism: Any, steps: Any, questions: Question, relation: Rela
     query = query_of(mechanism, steps, questions, relation)
     if is_search(query):
         return leave_scope(stack(*of_search(query)))
-    if isinstance(questions, ForEpsilon) or query.facts.has_curves_only or query.facts.has_ranges:
+    facts = query.facts
+    is_single = facts.has_curves_only or facts.has_ranges or facts.has_integer_vectors
+    if isinstance(questions, ForEpsilon) or is_single:
         return leave_scope(stack(*(certify(query.at(value)) for value in questions.value)))
     exact = saddlepoint.accountant.curve(query)
     return narrow_down(exact, functools.partial(of_atoms.curve, query), questions.tolerance)
@@ -238,6 +248,8 @@ def certify(query: Query) -> Bounds:
     The arguments have been checked; the float64 scope is entered.
     """
     facts = query.facts
+    if facts.has_integer_vectors:
+        return _with_integer_vectors(query)
     if facts.is_gaussian and query.arithmetic == "auto" and query.tolerance is query.points is None:
         # A closed form may do where the caller leaves it open how the answer is found: it is the cheapest of all.
         bounds = unchecked(query)
@@ -308,6 +320,55 @@ def _by_ranges(query: Query, of_pairs: Bounds) -> Bounds:
         xp.where(less, curves.upper, of_pairs.upper),
         ~less & of_pairs.converged,
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Discrete Gaussian noise on vectors: by Gaussian noise near to it, whose guarantee is converted first.
+#
+# With tau the total variation of all such noise in a composition from what is made of the Gaussian noise, whose profile
+# is delta'(epsilon), delta(epsilon) <= delta'(epsilon) + (1 + e^epsilon) tau (:mod:`.discrete_gaussian`). So epsilon at
+# delta is at most the Gaussian's epsilon' at delta - (1 + e^x) tau, for every x that is not below that epsilon'. From
+# below, delta''(epsilon) <= delta(epsilon) + (1 + e^epsilon) tau'' for Gaussian noise that is nearly made of the
+# discrete one. At an epsilon up to x, delta''(epsilon) is so at most delta + (1 + e^x) tau'': the epsilon at delta is
+# at least x, or at least the epsilon'' there.
+# ----------------------------------------------------------------------------------------------------
+
+
+def _with_integer_vectors(query: Query) -> Bounds:
+    """Returns the bracket of a composition with discrete Gaussian noise on vectors, by two Gaussian ones."""
+    # The x above, by a first answer: it has to be above epsilon, and e^x counts. Tightness only.
+    factor, more = 1.5, 1.0
+    value, is_epsilon = query.question.value, isinstance(query.question, ForEpsilon)
+    xp: Any = np if query.is_concrete else jnp
+    value = np.float64(value) if query.is_concrete else as_float64(value)
+
+    def near(weight: Any, below: bool) -> tuple[Any, Any]:
+        mechanism, total = nearby(query.mechanism, query.steps, weight, below=below)
+        return mechanism, total_variation(total, xp.ones_like(total))
+
+    def ask(mechanism: Any, value: Any) -> Bounds:
+        # In the program's own arithmetic: float32 by choice would round the numbers of these mechanisms to its nearest.
+        options = query.tolerance, query.points
+        return certify(query_of(mechanism, query.steps, query.question.at(value), query.relation, *options))
+
+    first = ask(near(0.0, False)[0], value).upper
+    at, delta = (factor * first + more, value) if is_epsilon else (value, first)
+    weight = (1 + xp.exp(xp.minimum(at, 80.0))) / xp.maximum(delta, 1e-30)
+    # Each end: the mechanism near to this, and what it adds to delta.
+    (upper_by, tau), (lower_by, other) = near(weight, True), near(weight, False)
+    added, taken = cost(at, tau), cost(at, other)
+    unit = 4 * roundoff()
+    if is_epsilon:
+        enough, some = added <= value / 2, value + taken < 1
+        upper = ask(upper_by, xp.where(enough, (value - added) * (1 - unit), value)).upper
+        upper = xp.where(enough & (upper <= at), upper, xp.inf)
+        lower = ask(lower_by, xp.where(some, xp.minimum((value + taken) * (1 + unit), 1 - unit), 0.5)).lower
+        lower = xp.where(some, xp.minimum(lower, at), 0.0)
+    else:
+        upper = xp.minimum((ask(upper_by, value).upper + added) * (1 + unit), 1.0)
+        lower = xp.maximum((ask(lower_by, value).lower - taken) * (1 - unit), 0.0)
+    bounds = Bounds(xp.minimum(lower, upper), xp.full_like(upper, xp.nan), upper, xp.zeros_like(upper, bool))
+    return leave_scope(_judge(bounds, query.gap))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from jaxacct.mechanisms import bounded_range
 from jaxacct.mechanisms.approximate_dp import ExponentialMechanism
 from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.by_curve import RenyiOnly
+from jaxacct.mechanisms.discrete_gaussian import has_integer_vectors
 from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import (
@@ -749,6 +750,8 @@ class StaticFacts(NamedTuple):
     """Whether a mechanism is known by its Rényi curve alone."""
     has_ranges: bool = False
     """Whether exponential mechanisms may be run several times."""
+    has_integer_vectors: bool = False
+    """Whether discrete Gaussian noise on vectors is among them, which is known by mechanisms near to it alone."""
 
 
 def static_facts(mechanism: Any, steps: Any, question: Question) -> StaticFacts:
@@ -765,7 +768,9 @@ def static_facts(mechanism: Any, steps: Any, question: Question) -> StaticFacts:
         has_curves_only = has_curves_only or isinstance(part, RenyiOnly)
         if isinstance(part, ExponentialMechanism):
             ranges += float(np.sum(np.broadcast_to(count, np.shape(part.epsilon)))) if is_concrete(count) else 2.0
-    return StaticFacts(single_run(mechanism, steps), has_curves_only=has_curves_only, has_ranges=ranges > 1)
+    known = single_run(mechanism, steps)
+    is_near = has_integer_vectors(mechanism)
+    return StaticFacts(known, has_curves_only=has_curves_only, has_ranges=ranges > 1, has_integer_vectors=is_near)
 
 
 AS_IT_IS = {"static": True, "as_it_is": True}

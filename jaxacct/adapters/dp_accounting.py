@@ -11,7 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxacct import certified, rdp
-from jaxacct.adapters.events import NO_PRIVACY, Parts, UnknownEvent, join_parts, lacking, parts_of, stand_in, upper_end
+from jaxacct.adapters.events import (
+    NO_PRIVACY,
+    Parts,
+    UnknownEvent,
+    by_curves,
+    join_parts,
+    lacking,
+    parts_of,
+    stand_in,
+    upper_end,
+)
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
@@ -30,6 +40,7 @@ class _Accountant(PrivacyAccountant):
 
     _epsilon: Callable[..., Any]
     _delta: Callable[..., Any]
+    _parts_of: Callable[[object], Parts] = staticmethod(parts_of)
 
     def __init__(self, neighboring_relation: Any = None) -> None:
         super().__init__(neighboring_relation or getattr(NeighboringRelation, "ADD_OR_REMOVE_ONE", None))
@@ -43,7 +54,7 @@ class _Accountant(PrivacyAccountant):
         error = PrivacyAccountant.CompositionErrorDetails
         # dp_accounting expects a description of what cannot be composed, and no exception.
         try:
-            parts = parts_of(event)
+            parts = self._parts_of(event)
         except UnknownEvent as unknown:
             return error(invalid_event=unknown.event, error_message=str(unknown))
         kind = lacking(parts, self._relation)
@@ -106,6 +117,7 @@ class RenyiAccountant(_Accountant):
     """
 
     _epsilon, _delta = staticmethod(rdp.epsilon), staticmethod(rdp.delta)
+    _parts_of = staticmethod(lambda event: by_curves(parts_of(event)))
 
 
 @takes_python_values

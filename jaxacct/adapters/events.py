@@ -37,6 +37,7 @@ from jaxacct.display import round_up
 from jaxacct.mechanisms import (
     ApproximateDP,
     DiscreteGaussian,
+    DiscreteGaussianVector,
     DiscreteLaplace,
     DPWithoutReplacement,
     ExponentialMechanism,
@@ -119,8 +120,29 @@ NO_PRIVACY = EventPart(PureDP, (math.inf,))
 
 
 def one(kind: type[Mechanism], *fields: Any, inner: Parts | None = None, **static: Any) -> Parts:
-    """Returns a single run of a mechanism."""
-    return {EventPart(kind, fields, tuple(static.items()), None if inner is None else tuple(inner.items())): 1}
+    """Returns a single run of a mechanism, or of one that is known by the Rényi curves of others ``inner``."""
+    members = None if inner is None else tuple(by_curves(inner).items())
+    return {EventPart(kind, fields, tuple(static.items()), members): 1}
+
+
+def by_curves(parts: Parts) -> Parts:
+    """Returns parts that all have Rényi curves: discrete Gaussian noise on vectors by its concentrated privacy.
+
+    Events mean the discrete Gaussian itself, which has that guarantee: noise on each coordinate, of every scale, is as
+    concentrated as Gaussian noise (Canonne, Kamath and Steinke (2020), Theorem 4 and its composition).
+    """
+    total: Parts = {}
+    for part, count in parts.items():
+        if part.kind is DiscreteGaussianVector:
+            sigma, sensitivity, _, rate = part.fields
+            unsampled = _concentrated(sigma, sensitivity)
+            part = next(iter(unsampled if rate == 1 else one(PoissonSubsampled, rate, inner=unsampled)))
+        total[part] = total.get(part, 0) + count
+    return total
+
+
+def _concentrated(sigma: float, sensitivity: float) -> Parts:
+    return one(ZeroConcentratedDP, round_up(Fraction(sensitivity) ** 2 / Fraction(sigma) ** 2 / 2), 0.0)
 
 
 def lacking(parts: Parts, relation: Relation) -> type[Mechanism] | None:
@@ -317,6 +339,11 @@ def _poisson_sampled(event: object) -> Parts:
         rate_up, weight = round_up(rate), math.fsum(chances)
         mixed = (1 - rate_up, *(rate_up * chance / weight for chance in chances))
         return one(GaussianMixture, noise, (0.0, *shifts), mixed)
+    if part is not None and part.kind in (DiscreteGaussian, DiscreteGaussianVector):
+        sigma, *others = part.fields
+        sensitivity, dimension, inner_rate = others or (float(dict(part.static)["sensitivity"]), 1.0, 1.0)
+        if sigma >= LEAST_SAMPLED and inner_rate == 1:
+            return one(DiscreteGaussianVector, sigma, sensitivity, dimension, round_up(rate))
     forms = (PoissonSubsampledGaussian, PoissonSubsampledLaplace, PoissonSubsampledDP, PoissonSubsampled)
     return _in_sampled_form(parts, rate, *forms)
 
@@ -458,8 +485,13 @@ def _exponential(event: object) -> Parts:
     return one(ExponentialMechanism if epsilon < math.inf else PureDP, epsilon)
 
 
+LEAST_SAMPLED, LEAST_WHOLE = 2.0, 4.0
+"""Scales from which discrete Gaussian noise on vectors is :class:`DiscreteGaussianVector`, on a sample and without one;
+below, concentrated privacy is mostly less. Tightness only."""
+
+
 def _discrete_gaussian(event: object) -> Parts:
-    """Discrete Gaussian noise: one number by its own law, several by the zCDP guarantee of the continuous noise."""
+    """Discrete Gaussian noise: one number by its own law; several by Gaussian noise near to it, or as concentrated."""
     sigma, sensitivity = _number_field(event, "sigma"), _number_field(event, "sensitivity")
     dimension = _field(event, "dimension")
     if dimension is not None:
@@ -468,13 +500,16 @@ def _discrete_gaussian(event: object) -> Parts:
         return {}
     if sigma == 0 or sensitivity == math.inf:
         return {NO_PRIVACY: 1}
-    steps, reach = math.floor(sensitivity), Fraction(sensitivity) ** 2 / Fraction(sigma) ** 2 / 2
-    if dimension == 1 and steps == 0:  # integers do not move by less than 1
-        return {}
-    # A wider law of its own than 1700 takes long; zCDP is sound at every scale.
-    if dimension == 1 and sigma <= 1700.0 and steps <= LARGEST_SENSITIVITY:
-        return one(DiscreteGaussian, sigma, sensitivity=steps)
-    return one(ZeroConcentratedDP, round_up(reach), 0.0)
+    if dimension == 1:
+        steps = math.floor(sensitivity)
+        if steps == 0:  # integers do not move by less than 1
+            return {}
+        # A wider law of its own than 1700 takes long; near to a Gaussian it is at every scale.
+        if sigma <= 1700.0 and steps <= LARGEST_SENSITIVITY:
+            return one(DiscreteGaussian, sigma, sensitivity=steps)
+    if dimension is not None and sigma >= LEAST_WHOLE:
+        return one(DiscreteGaussianVector, sigma, sensitivity, float(dimension), 1.0)
+    return _concentrated(sigma, sensitivity)
 
 
 def _tree(event: object) -> Parts:

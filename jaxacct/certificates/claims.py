@@ -33,6 +33,7 @@ from jaxacct.certificates.specs import ANY, IntegerNoise, Release, Spec, all_of,
 from jaxacct.display import round_up, rounded_up
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
+from jaxacct.mechanisms.discrete_gaussian import has_integer_vectors
 from jaxacct.mechanisms.records import record_of
 
 SCHEMA = "jaxacct.certificate/1"
@@ -169,6 +170,8 @@ def _route(spec: Spec, quantity: str, argument: float, converged: bool) -> str:
     """Returns in words which accountant the bracket comes from."""
     if has_renyi_only(spec.mechanisms):
         return "Rényi divergences: an upper bound alone; a mechanism among them is known by its Rényi curve only"
+    if has_integer_vectors(spec.mechanisms):
+        return "Gaussian noise near to discrete one: its guarantee, with what their total variation adds to delta"
     by_contour = saddlepoint.epsilon if quantity == "epsilon" else saddlepoint.delta
     if converged and by_contour(spec.mechanisms, spec.steps, argument, relation=spec.relation).converged:
         return "exact accountant: the characteristic function, inverted along a line, every error counted"

@@ -44,6 +44,7 @@ from jaxacct.mechanisms import (
     AboveThreshold,
     ApproximateDP,
     DiscreteGaussian,
+    DiscreteGaussianVector,
     DiscreteLaplace,
     DiscretePair,
     DPWithoutReplacement,
@@ -880,6 +881,8 @@ def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remov
 def _check_run(mechanism: Mechanism, relation: Relation) -> None:
     check_mechanism(mechanism)
     directions(mechanism, relation)
+    if isinstance(mechanism, DiscreteGaussianVector):
+        mechanism.dominating_pairs(relation)  # raises, with the reason
 
 
 def _shift(relation: Relation) -> float:

@@ -36,7 +36,7 @@ from jaxacct.mechanisms.by_curve import (
     SubsampledWithoutReplacement,
     ZeroConcentratedDP,
 )
-from jaxacct.mechanisms.discrete_gaussian import DiscreteGaussian, DiscreteGaussianPair
+from jaxacct.mechanisms.discrete_gaussian import DiscreteGaussian, DiscreteGaussianPair, DiscreteGaussianVector
 from jaxacct.mechanisms.finite import (
     DiscreteLaplace,
     DiscretePair,
@@ -73,6 +73,7 @@ __all__ = [
     "DPWithoutReplacement",
     "DiscreteGaussian",
     "DiscreteGaussianPair",
+    "DiscreteGaussianVector",
     "DiscreteLaplace",
     "DiscretePair",
     "DominatingPair",

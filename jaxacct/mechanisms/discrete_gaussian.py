@@ -4,25 +4,28 @@ In reading order:
 
 1. how far the discrete Gaussian is from what can be made of the continuous one, in functions of numbers: :func:`theta`,
    :func:`chi_square_of_dither`, :func:`chi_square_of_rounding`, :func:`total_variation`, :func:`cost`;
-2. the pair of one integer, :class:`DiscreteGaussianPair`, and its mechanism :class:`DiscreteGaussian`.
+2. the pair of one integer, :class:`DiscreteGaussianPair`, and its mechanism :class:`DiscreteGaussian`;
+3. noise on vectors, :class:`DiscreteGaussianVector`, by the continuous mechanisms that are near to it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_masses
 from jaxacct.mechanisms.finite import LOSS_UNITS, MANY, FinitePair, NoiseOnIntegers, atoms_of_separate_cells
-from jaxacct.mechanisms.mechanism import Relation, directions
+from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, SampledNoise, counts_of, directions, is_count
 from jaxacct.mechanisms.pair import CellMasses, DominatingPair
-from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, as_float64, as_real, is_concrete, log_complement
 from jaxacct.numerics.pytrees import register_dataclass
 
@@ -68,7 +71,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 # (2017), "Gaussian sampling over the integers", for sums.
 # ----------------------------------------------------------------------------------------------------
 
-Number = TypeVar("Number", float, Array)
+Number = TypeVar("Number", float, jax.Array)
 """A number of Python's, or one of JAX's, which may be traced."""
 
 
@@ -82,8 +85,9 @@ def theta(v: Number) -> Number:
     From v = 1 on all terms after the first add less than 1e-25 of it.
     """
     xp = _library(v)
-    # At 30 the bound is 4e-257; above, it stays there and holds.
-    bound: Number = xp.where(v >= 1, 2.000001 * xp.exp(-2 * math.pi**2 * xp.clip(v, 1.0, 30.0)), math.inf)[()]
+    # At 30 the bound is 1e-257; above, it stays there and holds. The factor covers the exponent's rounding, in float32
+    # as well.
+    bound: Number = xp.where(v >= 1, 2.0002 * xp.exp(-2 * math.pi**2 * xp.clip(v, 1.0, 30.0)), math.inf)[()]
     return bound
 
 
@@ -353,3 +357,158 @@ def _reach_for(scale: np.ndarray | None) -> int:
             f"reach = {needed}, if that much memory and time can be spent."
         )
     return needed
+
+
+# ----------------------------------------------------------------------------------------------------
+# Noise on vectors.
+#
+# Sampling. An integer query r of batches moves by at most the sensitivity D in norm where an example comes in; it need
+# not be a sum. Let each example be in the batch with probability q, independently of the others. Whether the example at
+# issue exists or not, the batch B of the others has one law. Given B and what was shown before, its presence moves r(B)
+# by an integer vector w, |w| <= D. From a number y of N(0, s'^2), or of the mixture (1-q) N(0, s'^2) + q N(D, s'^2),
+# form y |w|/D + sqrt(1 - |w|^2/D^2) N(0, s'^2), put it along w, independent N(0, s'^2) across it, and add r(B): that is
+# r plus Gaussian noise of deviation s' without the example, or with it. So runs with noise K(N(0, s'^2)) are dominated
+# by those of the sampled Gaussian mechanism of multiplier s'/D; replacement by its two mixtures, likewise.
+#
+# From below. Let an example move one coordinate by D, a whole number, and nothing else. What is released plus N(0, t^2)
+# tells no more, and is by (A) within a total variation of the sampled Gaussian mechanism of multiplier
+# sqrt(s^2 + t^2)/D. Where an integer vector of norm D moves several coordinates, the same holds along it.
+# ----------------------------------------------------------------------------------------------------
+
+VARIANCES: Any = np.array([1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 4.0, 6.0, 9.0])
+"""Variances t^2 of the dither that are considered. Tightness only: more of it is less exact, and nearer."""
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class DiscreteGaussianVector(SampledNoise):
+    """Discrete Gaussian noise on integer vectors, on a Poisson sample or on all data: integer DP-SGD, histograms.
+
+    Each of the query's integer coordinates gets independent noise n of mass proportional to e^(-n^2 / (2 scale^2)).
+
+    Attributes:
+        scale (...): above 0; close to the standard deviation of the noise where it exceeds 1. Nothing is known below a
+            scale of 1, and little below 3: epsilon is inf, or loose.
+        sensitivity (...): largest L2 norm, above 0, by which an example moves the integer vector, as it was rounded.
+            Any map from batches to integer vectors that keeps to it will do; it need not be a sum.
+        dimensions (...): number of coordinates, whole, from 1 to 2^53.
+        sampling_rate (...): probability of each example to be in the batch, in [0, 1], independently of the others; 1
+            unless given. Shapes broadcast.
+
+    Relations: "add_or_remove" (default), "remove", "add", "replace", under which the vector moves by up to twice the
+    sensitivity, and "zero_out".
+
+    Formal guarantee: the noise of all ``dimensions * steps`` coordinates is within a total variation tau of what can be
+    made of Gaussian noise of scale s', scale^2 - s'^2 at least 1/12. Where the same composition with Gaussian noise of
+    multiplier s'/sensitivity is (epsilon, delta)-DP, this one is (epsilon, delta + (1 + e^epsilon) tau)-DP: delta is
+    converted first, and tau added last. Of the s' that are known, each with its tau, the one is taken that gives away
+    the least share of the variance and of delta. An ``upper`` on epsilon is inf where the cost is more than half of
+    delta. ``lower`` is that of a query that attains the sensitivity, which takes an integer vector of that norm.
+
+    :func:`jaxacct.epsilon`, :func:`jaxacct.delta` and :func:`jaxacct.curve` know it, alone or composed with others. All
+    else raises ValueError: there is no dominating pair, and noise drawn from a table is bounded, so that its Rényi
+    divergences are infinite however small tau is.
+
+    Source: the proofs above in this file; for one number without sampling :class:`DiscreteGaussian` has the exact law.
+
+    >>> from jaxacct import Gaussian, epsilon
+    >>> print(epsilon(DiscreteGaussianVector(scale=2.0**20, sensitivity=2.0**18, dimensions=10_000), 10, 1e-5))
+    [5.205, 5.206]
+    """
+
+    scale: ArrayLike
+    sensitivity: ArrayLike
+    dimensions: ArrayLike
+    sampling_rate: ArrayLike = 1.0
+
+    relations: ClassVar[tuple[Relation, ...]] = Gaussian.relations
+
+    def validate(self) -> None:
+        validation.check_discrete_scale(self.scale)
+        validation.check_positive(self.sensitivity, "sensitivity")
+        meaning = "the number of coordinates that get noise, a whole number"
+        validation.check_whole_numbers(self.dimensions, "dimensions", 2**53, "coordinates", meaning)
+        validation.check_sampling_rate(self.sampling_rate, zero=True)
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        width, entries = cast(Any, self.sensitivity), cast(Any, self.dimensions)
+        nothing: Any = super().releases_nothing()
+        return nothing & (width > 0) & is_count(entries) & (entries >= 1)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether it is seen that every example takes part: the sampling rate is 1."""
+        return is_concrete(self.sampling_rate) and bool(np.all(np.asarray(self.sampling_rate) == 1))
+
+    def of_group(self, size: int) -> Mechanism:
+        """Returns the same with ``size`` times the sensitivity; raises ValueError on samples: nothing is known."""
+        if not self.takes_all:
+            return super().of_group(size)
+        return replace(self, sensitivity=self.sensitivity * size * (1 + 4 * roundoff()))
+
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> NoReturn:
+        """Raises ValueError: there is no pair."""
+        directions(self, relation)
+        raise ValueError(
+            f"{type(self).__name__} has no dominating pair, and no Rényi, zCDP or GDP guarantee: its noise is close to "
+            "a Gaussian's in total variation alone, and a table's tails are cut off. Use jaxacct.epsilon, "
+            "jaxacct.delta or jaxacct.curve, which convert the Gaussian's guarantee first and then add the distance."
+        )
+
+
+def has_integer_vectors(mechanism: Any) -> bool:
+    """Returns whether a mechanism, or any of several, is discrete Gaussian noise on vectors."""
+    if isinstance(mechanism, (tuple, list)):
+        return any(map(has_integer_vectors, mechanism))
+    return isinstance(mechanism, DiscreteGaussianVector)
+
+
+def nearby(mechanism: Any, steps: Any, weight: Any, *, below: bool) -> tuple[Any, Any]:
+    """Returns a composition with Gaussian noise in place of discrete noise on vectors, and the chi2 of all samples, ().
+
+    ``below``: the discrete noise is nearly made of the Gaussian, which so tells at least as much. Else the Gaussian is
+    nearly made of the discrete noise. ``weight`` times a total variation is the share of delta that it costs. Of the
+    mechanisms that are known it is the one that gives away the least, half of its shares of variance and of delta,
+    among those that leave half of delta. Where none is known chi2 is NaN, or so large that it says nothing. It is
+    called inside the float64 scope.
+    """
+    if isinstance(mechanism, (tuple, list)):
+        each = [nearby(part, count, weight, below=below) for part, count in zip(mechanism, steps, strict=True)]
+        return tuple(part for part, _ in each), sum(total for _, total in each)
+    if not isinstance(mechanism, DiscreteGaussianVector):
+        return mechanism, 0.0
+    steps = counts_of(steps)
+    numbers = mechanism.scale, mechanism.sensitivity, mechanism.dimensions, mechanism.sampling_rate, steps
+    xp = _library(*numbers, weight)
+    fields: Any = [np.asarray(number, np.float64) if xp is np else as_float64(number) for number in numbers]
+    s, width, entries, _, steps = fields
+    with np.errstate(all="ignore"):
+        s, width, entries = xp.broadcast_arrays(s, width, entries)
+        is_known = (entries >= 1) & is_count(entries)
+        samples = xp.where(mechanism.releases_nothing(), 0.0, xp.where(is_known, entries * steps, xp.nan))
+        each = s[..., None]
+        if below:
+            moved = np.array([1 / 12, *VARIANCES]) / each / each
+            chi = xp.broadcast_to(chi_square_of_dither(VARIANCES), (*s.shape, len(VARIANCES)))
+            chi = xp.concatenate([chi_square_of_rounding(each), chi], -1)
+            left = 1 - moved * (1 + 8 * roundoff())
+            chi, factor = xp.where(left > 0, chi, xp.inf), xp.sqrt(xp.where(left > 0, left, 1.0))
+            rounding = 1 - 8 * roundoff()
+        else:
+            moved = VARIANCES / each / each
+            chi = chi_square_of_dither(VARIANCES / (1 + moved) * (1 - 8 * roundoff()))
+            factor, rounding = xp.sqrt(1 + moved), 1 + 8 * roundoff()
+        # A chi2 of 4 is a total variation of 1.
+        totals = samples[..., None] * xp.minimum(chi, 4.0)
+        share = xp.sqrt(totals) / 2 * xp.minimum(weight, 1e30)
+        score = xp.where(share <= 0.5, (moved + share) / 2, 1e9 + share)
+        # The first of the least score; the last where all are NaN. No argmin: see :func:`.precision.first_index`.
+        order = np.arange(totals.shape[-1])
+        place = xp.min(xp.where(score == xp.min(score, -1, keepdims=True), order, order[-1]), -1, keepdims=True)
+        total, factor = (xp.sum(xp.where(order == place, row, 0.0), -1) for row in (totals, factor))
+        noise = s * factor / xp.where(width > 0, width, xp.nan) * rounding
+        # Where the quotient overflows there is some noise still.
+        noise = xp.where(s < xp.inf, xp.minimum(noise, 1 / (4 * arithmetic().tiny)), noise)
+    if mechanism.takes_all:
+        return Gaussian(noise), xp.sum(total)
+    return PoissonSubsampledGaussian(noise, mechanism.sampling_rate), xp.sum(total)

@@ -24,6 +24,7 @@ from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer
 from jaxacct.train.config import FilteredRun, MenuRun, OpenRun, PlannedRun
 from jaxacct.train.gradients import PrivateGradients
+from jaxacct.train.integer_noise import noise_delta
 from jaxacct.train.keys import run_key
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.models import (
@@ -94,6 +95,7 @@ __all__ = [
     "last_norms",
     "load_model",
     "mean_over_examples",
+    "noise_delta",
     "observing",
     "run_key",
     "save_model",

@@ -499,10 +499,11 @@ class PrivateGradients:
         self._check(state)
         return self._door.draw(state)
 
-    def noise_deviation(self, state: PrivateState, params: PyTree) -> Float32[Array, ""]:
+    def noise_deviation(self, state: PrivateState, params: PyTree | None = None) -> Float32[Array, ""]:
         """Returns the standard deviation of the noise in each entry of the next gradient, for :func:`.adam_bc`.
 
-        Integer noise pays for the rounding of all entries: ``params``, or their shapes, tell how many there are.
+        Integer noise also pays for the rounding of all entries: ``params``, or their shapes, tell how many there are.
+        None: that is left out, less than a thousandth mostly.
 
         Raises ValueError where there is no plan, or its noise is correlated: each step has another deviation.
         """

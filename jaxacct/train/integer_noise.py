@@ -8,7 +8,7 @@ mechanism of the multiplier that is accounted, up to that total variation, the *
 * :func:`table`: one table of exact integers for all runs, from which draws X of a narrow law are looked up;
 * :func:`noise_of_leaves`: Z = X1 + 765 X2, of deviation 2^20, or X1 + 32 (X2 + 765 X3), of about 2^25;
 * :func:`grid_of`, :func:`add_noise`, :func:`add_correlated`: the grid for a noise multiplier, and what is released;
-* :func:`bill`, :func:`cost_of`: how far the law of a run's noise is from its account, and what that costs.
+* :func:`bill`, :func:`noise_delta`: how far the law of a run's noise is from its account, and what that costs.
 
 Noise multiplier and clipping norm only choose the grid. So one law of Z serves every step of every run, and adaptivity
 costs nothing: all that a run shows is a function of the data, of other randomness, and of Z.
@@ -606,10 +606,24 @@ def bill(samples: float) -> dict[str, float]:
     }
 
 
-def cost_of(samples: float, epsilon: float, delta: float) -> float:
-    """Returns what integer noise of so many samples takes off ``delta`` at ``epsilon``, 0 for none.
+def noise_delta(samples: float, epsilon: float, delta: float) -> float:
+    """Returns what the distance of integer noise from its account takes off ``delta`` at ``epsilon``.
 
-    Raises ValueError where that is more than a hundredth of it, or epsilon is infinite.
+    A planned run, and the filter of a trainer, have it taken off. Take it off the delta of a filter that pays for
+    :meth:`.PrivateGradients.paid_by`.
+
+    Args:
+        samples: values that the whole run can draw: entries of the parameters, and counts, of all steps; 0: none.
+        epsilon: of the guarantee, to which the run keeps.
+        delta: of the guarantee.
+
+    Formal guarantee: an upper bound on ``(1 + e^epsilon) tau``, tau being the sum of :func:`bill`. If the run with real
+    Gaussian noise is (epsilon, delta')-DP, the run as it is drawn is (epsilon, delta' + this)-DP, adaptively.
+
+    Raises ValueError where it is more than a hundredth of delta, or epsilon is infinite.
+
+    >>> noise_delta(samples=1e13, epsilon=8.0, delta=1e-8) < 1e-12
+    True
     """
     if samples == 0:
         return 0.0

@@ -24,7 +24,7 @@ from jaxacct.mechanisms import Gaussian, Mechanism, Mechanisms, PoissonSubsample
 from jaxacct.numerics.precision import kernel, leave_scope
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
-from jaxacct.train.integer_noise import cost_of
+from jaxacct.train.integer_noise import noise_delta
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
 from jaxacct.validation import MOST_COUNT, whole_steps
 
@@ -202,7 +202,7 @@ class Plan:
     @property
     def noise_delta(self) -> float:
         """Part of delta that the distance of integer noise from its account costs (:func:`.integer_noise.bill`)."""
-        return cost_of(self.samples * _covered(self.sampler, self.steps), self.epsilon, self.delta)
+        return noise_delta(self.samples * _covered(self.sampler, self.steps), self.epsilon, self.delta)
 
     @property
     def delta_for_accounting(self) -> float:
@@ -343,7 +343,7 @@ def _least_epsilon(
                 "noise_multiplier, or give epsilon."
             )
         sampler = draw(epsilon, steps)
-        drawn = cost_of(samples * _covered(sampler, steps), epsilon, delta)
+        drawn = noise_delta(samples * _covered(sampler, steps), epsilon, delta)
         if _overflow(sampler, steps, epsilon) + drawn < share * delta:
             # Both cost less than their share; the rest goes back to the mechanisms, whose epsilon then falls, and at a
             # smaller epsilon both cost no more.
@@ -483,7 +483,7 @@ def delta_left(sampler: Sampler, steps: int, epsilon: float, delta: float, sampl
 
     Raises ValueError where nothing is, or integer noise takes more than a hundredth.
     """
-    drawn = cost_of(samples * _covered(sampler, steps), epsilon, delta)
+    drawn = noise_delta(samples * _covered(sampler, steps), epsilon, delta)
     left = math.nextafter(delta - (_overflow(sampler, steps, epsilon) + drawn) * (1 + 2.0**-50), 0.0)
     if left <= 0:
         raise ValueError(_overflow_message(delta, steps))

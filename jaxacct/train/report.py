@@ -30,7 +30,7 @@ from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.records import record_of
 from jaxacct.numerics.chacha20 import is_chacha20
 from jaxacct.policies import Constant
-from jaxacct.train.integer_noise import VARIANCES, bill, cost_of, draws_of, table
+from jaxacct.train.integer_noise import VARIANCES, bill, draws_of, noise_delta, table
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.progress import Evaluation
 from jaxacct.train.sampling import PoissonSampler, runs_of
@@ -100,7 +100,7 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
         upper = min(float(above.upper), float(trainer.plan.certified.upper))
         above = Bounds(min(float(above.lower), upper), min(float(above.estimate), upper), upper, above.converged)
     cost = trainer.sampler.overflow_delta(steps, trainer.epsilon)
-    cost += cost_of(samples_of(trainer), trainer.epsilon, trainer.delta)
+    cost += noise_delta(samples_of(trainer), trainer.epsilon, trainer.delta)
     queries = () if trainer.plan is None else trainer.plan.queries
     if cost == 0.0 and not queries:
         return above
@@ -194,7 +194,7 @@ def drawn_noise_of(trainer: DPTrainer) -> dict[str, Any]:
         "samples_per_step": trainer.budget.samples,
         "samples": samples,
         "total_variation": bill(samples),
-        "delta": cost_of(samples, trainer.epsilon, trainer.delta),
+        "delta": noise_delta(samples, trainer.epsilon, trainer.delta),
     }
 
 

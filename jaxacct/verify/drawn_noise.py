@@ -127,13 +127,11 @@ def refute(record: dict[str, Any], distance: float, steps: int) -> str:
     """
     try:
         draws, samples, known = record["draws"], record["samples"], record["total_variation"]
-        if record["table_sha256"] != table_sha256():
-            return (
-                f"the table of noise has the hash {record['table_sha256']!r}, and {table_sha256()} is that of its law."
-            )
+        if record["table_sha256"] != (law := table_sha256()):
+            return f"the table of noise has the hash {record['table_sha256']!r}, and {law} is that of its law."
         if draws not in SQUARES or Fraction(record["scale_squared"]) != SQUARES[draws]:
             return f"noise of {draws!r} draws has not the variance {record['scale_squared']!r}."
-        if samples < record["samples_per_step"] * steps or record["samples_per_step"] < 1:
+        if not samples >= record["samples_per_step"] * steps >= steps:
             return f"{samples!r} values of noise are fewer than {steps} steps of {record['samples_per_step']!r} each."
         needed = distances(int(samples))
         if known.keys() != needed.keys():
@@ -143,6 +141,6 @@ def refute(record: dict[str, Any], distance: float, steps: int) -> str:
                 return f"the distance of {name} is {known[name]!r}, and {least.str(6)} for {samples} values."
         if Fraction(distance) < sum(map(Fraction, known.values())):
             return f"the distance that is paid for, {distance!r}, is below the sum of its parts."
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         return f"what is said of the noise is not what a trainer writes ({error!r})."
     return ""

@@ -47,7 +47,10 @@ EVENTS = {
     "Laplace": LAPLACE,
     "DiscreteLaplace": event("DiscreteLaplace", noise_parameter=0.5, sensitivity=2),
     "DiscreteGaussian, of one dimension": event("DiscreteGaussian", sigma=5.0, sensitivity=1.0, dimension=1),
-    "DiscreteGaussian, of several or unknown": event("DiscreteGaussian", sigma=5.0, sensitivity=1.0, dimension=None),
+    "DiscreteGaussian, of several dimensions": event("DiscreteGaussian", sigma=5.0, sensitivity=1.5, dimension=3),
+    "DiscreteGaussian, of an unknown number, or scale below 4": event(
+        "DiscreteGaussian", sigma=5.0, sensitivity=1.0, dimension=None
+    ),
     "RandomizedResponse": event("RandomizedResponse", noise_parameter=0.5, num_buckets=4),
     "ExponentialMechanism": event("ExponentialMechanism", epsilon=0.5),
     "PermuteAndFlip": event("PermuteAndFlip", epsilon=0.5),
@@ -63,6 +66,7 @@ EVENTS = {
     "PoissonSampled of MixtureOfGaussians": poisson(
         event("MixtureOfGaussians", standard_deviation=2.0, sensitivities=[0.5, 1.0], sampling_probs=[0.9, 0.1])
     ),
+    "PoissonSampled of DiscreteGaussian": poisson(event("DiscreteGaussian", sigma=5.0, sensitivity=1.5, dimension=3)),
     "PoissonSampled of EpsilonDelta": poisson(PURE),
     "PoissonSampled of anything else": poisson(event("Composed", events=[CONCENTRATED, LAPLACE])),
     "SampledWithoutReplacement of Gaussian": fixed(GAUSSIAN),

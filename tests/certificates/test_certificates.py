@@ -21,8 +21,9 @@ from jaxacct import certificates, json_files, specs
 from jaxacct.certificates import claims, folders
 from jaxacct.certificates.folders import text_of
 from jaxacct.cli import main
-from jaxacct.display import rounded_up
+from jaxacct.display import round_up, rounded_up
 from jaxacct.mechanisms.records import mechanism_of, record_of
+from jaxacct.train import integer_noise
 
 SPEC = json.loads((pathlib.Path(__file__).parents[1] / "data" / "spec.json").read_text())
 SCHEMA = json.loads((pathlib.Path(certificates.__file__).parent / "certificate-1.schema.json").read_text())
@@ -288,6 +289,103 @@ def test_cut_batches_are_paid_for_in_delta():
     report["config"]["composition"]["cut_probability"] = 1e-3
     with pytest.raises(ValueError, match="cost more than delta"):
         claims.derive({"parts": [{"report": report}]})
+
+
+def report_of_integers(distance=None, **change):
+    """A report of 100 steps with integer noise, whose record is a trainer's but for what is changed."""
+    samples = 10_000
+    parts = integer_noise.bill(samples)
+    record = {
+        "arithmetic": "integer", "generator": "ChaCha20, from 256 bits", "draws": 2, "scale_squared": str(2**40),
+        "table_sha256": hashlib.sha256(integer_noise.table().astype("<u4").tobytes()).hexdigest(),
+        "samples_per_step": 100, "samples": samples, "total_variation": parts,
+    }  # fmt: skip
+    paid = round_up(sum(map(Fraction, parts.values()))) if distance is None else distance
+    composition = {"mechanisms": [{"type": "Gaussian", "noise_multiplier": 10.0}], "steps": [100],
+                   "relation": "add_or_remove", "cut_probability": 0.0, "noise_distance": paid}  # fmt: skip
+    config = {"sampler": "PoissonSampler", "noise_drawn": record | change, "composition": composition}
+    return {"config": config, "final": {"delta": 1e-5, "guarantee": ""}}
+
+
+def test_integer_noise_is_stated_proved_and_paid_for(tmp_path):
+    found = certificates.certify({"parts": [{"report": report_of_integers(distance=1e-9)}]})
+    schema_of(found | {"seal": ""}, SCHEMA, ())
+    claim, left = found["claim"], found["bracket"]["given"]
+    assert left + (1 + math.exp(claim["epsilon"])) * 1e-9 <= 1e-5
+    assert left > 1e-5 * (1 - 0.02)
+    assert claim["epsilon"] == ja.epsilon(ja.Gaussian(10.0), 100, left).upper
+    assert found["noise_distance"] == 1e-9
+    assert "table of the noise" in found["verdict"]["reason"]
+    said = {one["text"]: one["said_by"] for one in found["assumptions"]}
+    words = " ".join(said)
+    for what in (str(2**40), "7770e526", "bridge", "suffix", "10,000 values", "pseudorandom", "integers are right"):
+        assert what in words
+    assert "real-valued" not in words
+    assert next(by for text, by in said.items() if "table" in text) == "the trainer's report"
+    certificates.write(tmp_path / "new", found, {})
+    assert certificates.check(tmp_path / "new").status == "PROVED"
+
+
+def test_other_noise_stays_assumed_beside_integers():
+    report = report_of_integers()
+    assert "real-valued" in texts({"parts": [{"report": report}, GAUSSIAN]})
+    report["config"]["composition"]["mechanisms"].append({"type": "Laplace", "scale": 9.0})
+    report["config"]["composition"]["steps"].append(3)
+    assert "real-valued" in texts({"parts": [{"report": report}]})
+    two = {"parts": [{"report": report_of_integers()}] * 2}
+    assert "real-valued" not in texts(two)
+    assert specs.parsed(two).distance == 2 * Fraction(specs.parsed(two).noises[0].distance)
+
+
+REFUTED = {
+    "another table": {"table_sha256": "0" * 64},
+    "another variance": {"scale_squared": str(2**40 - 3)},
+    "a bill of fewer values": {"total_variation": integer_noise.bill(9_999)},
+    "fewer values than the steps draw": {"samples": 9_999},
+    "less paid than the bill": {"distance": 1e-25},
+    "what no trainer writes": {"total_variation": None},
+}
+
+
+@pytest.mark.parametrize("name", REFUTED)
+def test_a_certificate_of_other_noise_is_refused(name, tmp_path):
+    source = {"parts": [{"report": report_of_integers(**REFUTED[name])}]}
+    with pytest.raises(ValueError, match="the referee refutes"):
+        certificates.certify(source)
+    # Whoever writes such a folder by other code gets no further.
+    made = certificates.certify({"parts": [{"report": report_of_integers()}]})
+    forged = made | claims.derive(source)
+    forged["sha256"] = forged["sha256"] | {"spec": claims.digest(source)}
+    certificates.write(tmp_path / "new", forged, {})
+    assert certificates.check(tmp_path / "new").status == "REFUTED"
+
+
+def test_a_distance_that_is_left_out_or_named_for_other_noise_is_refused():
+    for distance, arithmetic in ((0.0, "integer"), (1e-9, "float64")):
+        source = {"parts": [{"report": report_of_integers(distance, arithmetic=arithmetic)}]}
+        with pytest.raises(ValueError, match=r"noise_distance = .* noise_drawn"):
+            claims.derive(source)
+    report = report_of_integers()
+    del report["config"]["composition"]["noise_distance"]
+    with pytest.raises(ValueError, match="noise_distance"):
+        claims.derive({"parts": [{"report": report}]})
+    with pytest.raises(ValueError, match="distance of integer noise cost more than delta"):
+        claims.derive({"parts": [{"report": report_of_integers(distance=1e-4)}]})
+
+
+def test_a_distance_is_added_after_the_conversion_to_epsilon():
+    """Not as if it were a part of delta of the mechanism: what it costs grows with epsilon."""
+    source = {"parts": [{"report": report_of_integers(distance=1e-8)}]}
+    spec, made = specs.parsed(source), claims.derive(source)
+    assert claims.follows(spec, made)
+    for given in (1e-5, 1e-5 - 1e-8, 1e-5 - 2e-8):
+        upper = ja.epsilon(ja.Gaussian(10.0), 100, given).upper
+        epsilons = [*made["profile"]["epsilon"][:-1], upper]
+        mutant = made | {
+            "claim": made["claim"] | {"epsilon": upper},
+            "profile": made["profile"] | {"epsilon": epsilons},
+        }
+        assert not claims.follows(spec, mutant | {"bracket": made["bracket"] | {"given": given, "upper": upper}})
 
 
 COMPOSED = {

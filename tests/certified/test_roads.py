@@ -138,8 +138,9 @@ def compared(mechanism, relation, counts=COUNTS, shape=()):
     return pairs
 
 
+NO_PAIRS = RenyiOnly, ja.DiscreteGaussianVector
 EVERY = [
-    (name, mechanism) for name, some in MECHANISMS.items() for mechanism in some if not isinstance(mechanism, RenyiOnly)
+    (name, mechanism) for name, some in MECHANISMS.items() for mechanism in some if not isinstance(mechanism, NO_PAIRS)
 ]
 LATER = (
     "AboveThreshold",
@@ -224,13 +225,13 @@ def of_other_types(mechanism, count):
 
 def accountants(mechanism, relation, count):
     """Yields roads by name with their four numbers; what bounds from above alone has 0 below."""
-    rooms = {} if isinstance(mechanism, RenyiOnly) else {"mesh": ja.prv, "contour": ja.saddlepoint}
+    rooms = {} if isinstance(mechanism, NO_PAIRS) else {"mesh": ja.prv, "contour": ja.saddlepoint}
     for name, room in rooms.items():
         options = {"points": POINTS} if name == "mesh" else {}
         epsilon = room.epsilon(mechanism, count, DELTA, relation=relation, **options)
         delta = room.delta(mechanism, count, EPSILON, relation=relation, **options)
         yield name, (epsilon.lower, epsilon.upper, delta.lower, delta.upper)
-    if count:
+    if count and not isinstance(mechanism, ja.DiscreteGaussianVector):
         upper = rdp.epsilon(mechanism, count, DELTA, relation=relation)
         yield "Rényi", (0.0, upper, 0.0, rdp.delta(mechanism, count, EPSILON, relation=relation))
     curve = ja.curve(mechanism, count, epsilons=[EPSILON], relation=relation)

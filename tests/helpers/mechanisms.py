@@ -39,6 +39,7 @@ EXAMPLES = {
     "ApproximateDP": [ja.ApproximateDP(0.5, 1e-6)],
     "DPWithoutReplacement": [ja.DPWithoutReplacement(0.5, 1e-6, 0.1)],
     "DiscreteGaussian": [ja.DiscreteGaussian(2.0)],
+    "DiscreteGaussianVector": [ja.DiscreteGaussianVector(100.0, 50.0, 20.0, 0.1)],
     "DiscreteLaplace": [ja.DiscreteLaplace(2.0)],
     "DiscretePair": [ja.DiscretePair(P, Q)],
     "ExponentialMechanism": [ja.ExponentialMechanism(0.5)],
@@ -75,6 +76,7 @@ EXAMPLES = {
 """One or more of every public class, by its name."""
 
 UNSTATED = {
+    "DiscreteGaussianVector": "a bound by Gaussian mechanisms near to it, and what the distance adds to delta",
     **dict.fromkeys(("PoissonSubsampled", "RepeatAndSelect", "SubsampledWithoutReplacement"), "known by a curve alone"),
     "ZeroConcentratedDP": "known by a curve alone",
     "ExponentialMechanism": "a bound over all mechanisms of one range",

@@ -52,6 +52,7 @@ CALLS = {
     ja.ApproximateDP: {"epsilon": 1.0, "delta": 1e-5},
     ja.DPWithoutReplacement: {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1},
     ja.DiscreteGaussian: {"scale": 2.0, "sensitivity": 1, "reach": 100},
+    ja.DiscreteGaussianVector: {"scale": 64.0, "sensitivity": 16.0, "dimensions": 10, "sampling_rate": 0.1},
     ja.DiscreteLaplace: {"scale": 2.0, "sensitivity": 1},
     ja.DiscretePair: {"p": P, "q": Q},
     ja.ExponentialMechanism: {"epsilon": 1.0},

@@ -20,6 +20,7 @@ PAGES = {
     "docs/accountants.md": 6,
     "docs/correlated-noise.md": 1,
     "docs/stop-and-resume.md": 2,
+    "docs/threat-model.md": 2,
     "docs/statistics.md": 2,
 }
 """With the least number of values that each compares."""

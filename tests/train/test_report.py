@@ -1,6 +1,8 @@
 """Tests of a run's report: strict, whole, and no more than holds."""
 
+import itertools
 import json
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,8 @@ from helpers.shared import SGD, sharing
 from helpers.thorough import cases
 
 from jaxacct import plot
-from jaxacct.train import DPTrainer, Metrics, build_report, run_key, write_report
+from jaxacct.policies import Schedule
+from jaxacct.train import Checkpoints, DPTrainer, Metrics, build_report, integer_noise, run_key, write_report
 
 
 def far_from_one(model, x):
@@ -73,13 +76,62 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_seed_from_entropy_is_not_told():
+def test_a_key_from_entropy_is_in_the_files_of_states_alone(tmp_path, capsys):
+    trainer, folder = make(seed=None), tmp_path / "run"
+    report = json.dumps(build_report(trainer, trainer.fit(steps=1, keeper=Checkpoints(folder, every=1), progress=True)))
+    assert '"seed": "operating system"' in report
+    data = np.asarray(jax.random.key_data(trainer.state.key))
+    words = [int(word) for word in data]
+    assert len(set(words)) > 4
+    numbers = [*words, *((one << 32) + other for one, other in itertools.pairwise(words))]
+    printed = capsys.readouterr()
+    shown = [report, printed.out, printed.err, *map(repr, (trainer, trainer.state, trainer.plan, trainer.program))]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    outside = [path.read_bytes() for path in files if folder / "states" not in path.parents]
+    assert len(outside) >= 3
+    for one in (*(text.encode() for text in shown), *outside):
+        assert not any(str(secret).encode() in one or f"{secret:08x}".encode() in one for secret in numbers)
+        assert data.tobytes() not in one
+    # States hold the key, so the folder is for its owner alone.
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_report_says_by_which_noise_and_how_far_it_is_from_the_account():
     trainer = make(seed=None)
-    text = json.dumps(build_report(trainer, trainer.fit(steps=1)))
-    words = np.asarray(jax.random.key_data(trainer.state.key)).tolist()
-    number = (words[0] << 32) + words[1]
-    assert '"seed": "operating system"' in text
-    assert not any(str(secret) in text for secret in (*words, number))
+    report = build_report(trainer, trainer.fit(steps=2))
+    told, made = report["config"]["noise_drawn"], report["config"]["composition"]
+    assert (told["arithmetic"], told["draws"], told["scale_squared"]) == ("integer", 2, str(2**40))
+    assert told["generator"] == "ChaCha20, from 256 bits of the operating system's entropy"
+    # Two entries of a kernel and a bias, and two counts, over the whole plan.
+    assert (told["samples_per_step"], told["samples"]) == (5, 5 * trainer.plan.steps)
+    assert told["delta"] == trainer.plan.noise_delta > 0
+    parts = sum(map(Fraction, told["total_variation"].values()))
+    assert parts <= Fraction(made["noise_distance"]) <= parts * Fraction(1 + 2.0**-51)
+    assert "drawn in integers" in report["final"]["guarantee"]
+    given = build_report(make(seed=2, noise_arithmetic="integer"), [])["config"]["noise_drawn"]
+    assert given["generator"] == "ChaCha20, from a seed given by the user"
+    of_floats = build_report(make(), [])
+    assert of_floats["config"]["noise_drawn"] == {"arithmetic": "float64"}
+    assert of_floats["config"]["composition"]["noise_distance"] == 0.0
+    assert "integers" not in of_floats["final"]["guarantee"]
+
+
+def test_the_draws_that_are_told_are_those_that_are_made(monkeypatch):
+    """A policy's noise is known in the compiled step only: three draws serve any."""
+    asked = []
+    kept = integer_noise.noise_of_leaves
+    monkeypatch.setattr(
+        integer_noise, "noise_of_leaves", lambda key, shapes, draws, places: asked.append(draws) or kept(
+            key, shapes, draws, places)
+    )  # fmt: skip
+    x = (np.ones((120, 2), np.float32),)
+    schedule = Schedule(lambda step: 3.0 + step, 0.25)
+    for options, draws in (({"noise_multiplier": 3.0, "expected_batch_size": 30}, 2), ({"policy": schedule}, 3)):
+        asked.clear()
+        trainer = DPTrainer(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), far_from_one, SGD, x, epsilon=1.0, delta=1e-3,
+                            clip_norm=1.0, **options)  # fmt: skip
+        trainer.fit(steps=1)
+        assert set(asked) == {draws} == {build_report(trainer, [])["config"]["noise_drawn"]["draws"]}
 
 
 def test_a_given_seed_limits_the_guarantee():
@@ -123,9 +175,11 @@ def test_a_cut_batch_is_paid_for_in_delta():
 
 def test_chunks_of_all_lengths_share_one_compilation():
     trainer = make()
-    trainer.fit(steps=5, every=2)
+    trainer.fit(steps=2)
+    programs = trainer._programs["run"]._cache_size()  # shared with trainers of other keys
+    trainer.fit(steps=3, every=2)
     trainer.fit(steps=1)
-    assert trainer._programs["run"]._cache_size() == 1
+    assert trainer._programs["run"]._cache_size() == programs
 
 
 @pytest.mark.exhaustive
