@@ -57,8 +57,8 @@ Noise = type[DiscreteLaplace] | type[DiscreteGaussian]
 # ----------------------------------------------------------------------------------------------------
 # Noise of exact law. ``below(n)`` is a uniform integer from 0 to n - 1; all else is integer arithmetic.
 #
-# Canonne, Kamath and Steinke (2020), "The discrete Gaussian for differential privacy", Algorithms 1 to 3, which have the
-# proofs in full. In short:
+# Canonne, Kamath and Steinke (2020), "The discrete Gaussian for differential privacy", Algorithms 1 to 3, with proofs in
+# full. In short:
 #
 # * For x in [0, 1] let a trial k = 1, 2, ... succeed with probability x/k, until one fails. All of the first k succeed
 #   with probability x^k/k!, so that the first failure is an odd one with probability 1 - x + x^2/2! - ... = e^-x.
@@ -185,7 +185,7 @@ class Budget:
     ...     budget = Budget.begin(pathlib.Path(folder, "year.jsonl"), epsilon=1.0, delta=1e-6, unit="one patient")
     ...     number = budget.pay("patients", DiscreteLaplace(scale=20.0))
     ...     number, budget.read().releases[0].remaining
-    (1, 93)
+    (1, 18)
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -336,13 +336,13 @@ def _charge(ledger: RenyiFilter, record: dict[str, Any], costs: dict[str, Any] |
 def _with_noise(mechanism: Mechanism, factor: int) -> Mechanism:
     """Returns a mechanism with so many times as much noise, where it is one that this file makes."""
     if isinstance(mechanism, DiscreteLaplace):
-        return replace(mechanism, scale=mechanism.scale * factor)
+        return replace(mechanism, scale=np.asarray(mechanism.scale) * factor)
     if isinstance(mechanism, DiscreteGaussian):
-        return ZeroConcentratedDP((mechanism.sensitivity / float(mechanism.scale) / factor) ** 2 / 2)
+        return ZeroConcentratedDP((mechanism.sensitivity / np.asarray(mechanism.scale) / factor) ** 2 / 2)
     if isinstance(mechanism, ZeroConcentratedDP):
-        return replace(mechanism, rho=mechanism.rho / factor**2)
+        return replace(mechanism, rho=np.asarray(mechanism.rho) / factor**2)
     if isinstance(mechanism, ExponentialMechanism):
-        return replace(mechanism, epsilon=mechanism.epsilon / factor)
+        return replace(mechanism, epsilon=np.asarray(mechanism.epsilon) / factor)
     return mechanism
 
 
@@ -386,7 +386,7 @@ class Statistic:
     """
 
     name: str
-    value: int | float | tuple[int, ...]
+    value: float | tuple[float, ...]
     deviation: float | None
     mechanism: Mechanism
     runs: int
@@ -428,7 +428,7 @@ def count(
     """
     column = _column(chosen, "chosen")
     if column.dtype != np.bool_:
-        raise TypeError(f"chosen = {shorten(chosen)}: give truth values, whether a row counts.")
+        raise TypeError(f"chosen of type {column.dtype}: give truth values, whether a row counts.")
     return _release(budget, name, int(np.count_nonzero(column)), 1, Fraction(1), scale, noise)
 
 
@@ -445,8 +445,11 @@ def histogram(
 
     Args:
         values (n,): the category of each row. One that is not among ``categories`` is counted nowhere.
-        budget, scale, noise, name: as of :func:`count`; each number has noise of its own.
+        budget: as of :func:`count`.
         categories: public, each once.
+        scale: as of :func:`count`; each number has noise of its own.
+        noise: likewise.
+        name: likewise.
 
     One row is in one cell, which it changes by 1; a row that replaces another one changes two cells, which are two
     runs.
@@ -483,13 +486,14 @@ def sum(
 
     Args:
         values (n,): numbers; one that is missing (NaN) counts as 0, which is clipped as any other.
-        budget, name: as of :func:`count`.
+        budget: as of :func:`count`.
         lower: each value is raised to this, chosen without a look at the data.
         upper: each value is lowered to this, likewise.
         scale: that of the noise, in the unit of the sum.
         granularity: each value is rounded to a multiple of it, the bounds as well; by default a thousandth of the
             larger bound's size.
-        noise: its law, :class:`.DiscreteLaplace` or :class:`.DiscreteGaussian`.
+        noise: its law, as of :func:`count`.
+        name: likewise.
 
     One row changes the sum by the larger size of a bound, and one that replaces another by ``upper - lower``. The
     mechanism has both scale and sensitivity in steps of the granularity. Gaussian noise beyond a scale of 1700 steps is
@@ -522,11 +526,16 @@ def mean(
     """Returns a noisy mean: the noisy sum of clipped values over a public size.
 
     Args:
-        values (n,): as of :func:`sum`, and so ``budget``, ``lower``, ``upper``, ``granularity``, ``noise`` and
-            ``name``.
+        values (n,): as of :func:`sum`.
+        budget: likewise.
+        lower: likewise.
+        upper: likewise.
         size: what the sum is divided by, a number that is public: beds, places, people invited. The number of rows
             is public where the relation is "replace"; otherwise it is a :func:`count`.
         scale: that of the noise, in the unit of the mean.
+        granularity: as of :func:`sum`, of the values.
+        noise: likewise.
+        name: likewise.
 
     Formal guarantee, sensitivity and errors as of :func:`sum`.
 
@@ -554,13 +563,14 @@ def quantile(
 
     Args:
         values (n,): numbers; one that is missing (NaN) is left out.
-        budget, name: as of :func:`count`.
+        budget: as of :func:`count`.
         level: in (0, 1); 0.5 is the median.
         candidates (m,): what may come out, chosen without a look at the data. Between two of them nothing does.
-        epsilon: what it costs: e^(-epsilon/(2 S)) for each unit of a candidate's score, which is |(1 - level) below -
-            level above|, with the numbers of rows below and above it.
+        epsilon: what it costs. A candidate has a probability prop. to e^(-epsilon distance/(2 S)), where distance is
+            |(1 - level) below - level above|, with the numbers of rows below and above it.
+        name: as of :func:`count`.
 
-    S is what one row changes a score by: the larger of level and 1 - level, and 1 for a row that replaces another.
+    S is what one row changes a distance by: the larger of level and 1 - level; 1 where it replaces another row.
 
     Formal guarantee and errors as of :func:`count`. Source: Smith (2011), "Privacy-preserving statistical estimation
     with optimal convergence rates", Section 3; :class:`.ExponentialMechanism`.
@@ -640,9 +650,8 @@ def _release(
     else:
         raise TypeError(f"noise = {shorten(noise)}: give DiscreteLaplace or DiscreteGaussian.")
     number = budget.pay(name, mechanism, runs)
-    noisy = [
-        total + draw(Fraction(own), secrets.randbelow) for total in ([totals] if isinstance(totals, int) else totals)
-    ]
+    several = [totals] if isinstance(totals, int) else totals
+    noisy = [total + draw(Fraction(own), secrets.randbelow) for total in several]
     values = tuple(n if unit == 1 else float(n * unit) for n in noisy)
     value = values[0] if isinstance(totals, int) else values
     return Statistic(name, value, deviation * float(unit), mechanism, runs, number, datetime.date.today())
@@ -661,4 +670,4 @@ def _numbers(values: Any, name: str) -> np.ndarray:
     try:
         return _column(np.asarray(values, np.float64), name)
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{name} = {shorten(values)}: give a column of numbers.") from None
+        raise TypeError(f"{name} of type {type(values).__name__}: give a column of numbers.") from None
