@@ -57,8 +57,8 @@ Noise = type[DiscreteLaplace] | type[DiscreteGaussian]
 # ----------------------------------------------------------------------------------------------------
 # Noise of exact law. ``below(n)`` is a uniform integer from 0 to n - 1; all else is integer arithmetic.
 #
-# Canonne, Kamath and Steinke (2020), "The discrete Gaussian for differential privacy", Algorithms 1 to 3, with proofs in
-# full. In short:
+# Canonne, Kamath and Steinke (2020), "The discrete Gaussian for differential privacy", Algorithms 1 to 3, with the
+# proofs in full. In short:
 #
 # * For x in [0, 1] let a trial k = 1, 2, ... succeed with probability x/k, until one fails. All of the first k succeed
 #   with probability x^k/k!, so that the first failure is an odd one with probability 1 - x + x^2/2! - ... = e^-x.
