@@ -637,7 +637,8 @@ def _release(
     validation.check_type(budget, "budget", Budget)
     validation.check_scalar(scale, "scale")
     validation.check_positive(scale, "scale")
-    own = float(Fraction(float(scale)) / unit)  # in units; from here on this is the scale
+    ratio = Fraction(float(scale)) / unit
+    own = float(ratio) if ratio < 2**1000 else math.inf  # in units; from here on this is the scale
     validation.check_positive(own, "scale")
     if noise is DiscreteLaplace:
         mechanism: Mechanism = DiscreteLaplace(own, sensitivity)
