@@ -280,7 +280,7 @@ class Budget:
         lines = content.split(b"\n")  # the last has no end, and most often nothing in it
         records: list[dict[str, Any]] = []
         digest, kept = "", len(content)
-        for line in lines:
+        for place, line in enumerate(lines):
             try:
                 record = json_files.loads(line)
                 claimed = record.pop("digest")
@@ -290,11 +290,11 @@ class Budget:
             if is_whole:
                 digest = claimed
                 records.append(record)
-            elif line is lines[-1]:
+            elif place == len(lines) - 1:
                 kept -= len(line)
             else:
                 raise ValueError(
-                    f"{self.path} is damaged in line {len(records) + 1}, and nothing is released from it: restore it "
+                    f"{self.path} is damaged in line {place + 1}, and nothing is released from it: restore it "
                     "from a copy that has every release, or count its whole budget as spent."
                 )
         if not records:

@@ -30,8 +30,8 @@ def path(tmp_path):
     return tmp_path / "year.jsonl"
 
 
-def filled(path, count=3):
-    budget = release.Budget(path)
+def filled(path, count=3, module=release):
+    budget = module.Budget(path)
     for _ in range(count):
         budget.pay("count", ONE)
     return budget
@@ -55,8 +55,8 @@ def test_a_budget_says_what_was_paid(path):
     assert {paid.mechanism for paid in account.releases} == {ONE}
     ledger = ja.filters.RenyiFilter(1.0, 1e-6)
     for _ in range(5):
-        granted, ledger = ledger.spend(ONE)
-    assert account.spent == float(ledger.epsilon())
+        _, ledger = ledger.spend(ONE)
+    assert account.spent == pytest.approx(float(ledger.epsilon()), rel=1e-12)
     assert account.releases[0].remaining == int(ledger.remaining(ONE)) == 14
     assert account.releases[3].remaining == 7
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -151,7 +151,7 @@ def test_payment_after_drawing_is_noticed(tmp_path, monkeypatch, old, new):
 
 def check_cuts(module, path):
     """Asserts that a last line that was cut does not count, and that one that is whole does; and that both go on."""
-    filled(path)
+    filled(path, 2).pay("count, of a long name" * 9, ONE)
     content = path.read_bytes()
     start = content.rindex(b"\n", 0, -1) + 1
     for cut in [*range(start, len(content), 37), len(content) - 2, len(content) - 1, len(content)]:
@@ -173,10 +173,10 @@ def test_a_last_line_that_was_cut(path):
     ("old", "new"),
     [
         ("                kept -= len(line)\n", "                pass\n"),  # what was cut stays in the line
-        ("elif line is lines[-1]:", "elif True:"),  # damage anywhere counts as a cut
+        ("elif place == len(lines) - 1:", "elif True:"),  # damage anywhere counts as a cut
         ("            file.truncate()\n", ""),
         ('b"" if content[kept - 1 : kept] == b"\\n" else b"\\n"', 'b""'),
-        ("for line in lines:", "for line in lines[:-1]:"),  # a whole line without its end is left out
+        ("enumerate(lines):", "enumerate(lines[:-1]):"),  # a whole line without its end is left out
     ],
 )
 def test_a_cut_that_is_taken_wrongly_is_noticed(path, old, new):
@@ -214,11 +214,10 @@ def test_a_damaged_file_pays_for_nothing(path):
 
 
 def test_damage_that_is_overlooked_is_noticed(path):
-    filled(path)
+    module = mutant("jaxacct.release", ("(before + json_files.dumps(record))", "json_files.dumps(record)"))
+    filled(path, module=module)
     with pytest.raises(pytest.fail.Exception):
-        check_damage(
-            mutant("jaxacct.release", ("(before + json_files.dumps(record))", "json_files.dumps(record)")), path
-        )
+        check_damage(module, path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"{}\n", b"a,b\n1,2\n", b"[1]\n", b'{"digest": 3}\n'])
@@ -394,7 +393,7 @@ def test_a_process_that_is_killed_beside_another(tmp_path):
 @pytest.mark.exhaustive
 def test_a_year_by_two_processes_that_are_killed_twenty_times(tmp_path):
     path, published = tmp_path / "year.jsonl", tmp_path / "published"
-    release.Budget.begin(path, **TERMS | {"epsilon": 2.2})
+    release.Budget.begin(path, **TERMS | {"epsilon": 4.0})
     published.touch()
     rng = random.Random(7)
     workers, kills = [start(path, published) for _ in range(2)], 0
