@@ -139,7 +139,7 @@ def run(arguments: argparse.Namespace) -> Report:
     if verb == "count" and (column is None) != (arguments.equals is None):
         raise ValueError("--column and --equals go together: give both, or neither to count all rows.")
     budget = ja.release.Budget(arguments.budget)
-    options: dict[str, Any] = {"name": arguments.name or (f"{verb} of {column}" if column else verb)}
+    options: dict[str, Any] = {"name": arguments.name or _name_of(arguments)}
     if verb == "quantile":
         from jaxacct.sweep.description import parsed
 
@@ -182,6 +182,12 @@ def run(arguments: argparse.Namespace) -> Report:
         *_facts(account),
     ]
     return Report(record, facts, "released")
+
+
+def _name_of(arguments: argparse.Namespace) -> str:
+    """Returns what a release is, in words."""
+    of_column = f" of {arguments.column}" if arguments.column else ""
+    return arguments.verb + of_column + (f" = {arguments.equals}" if vars(arguments).get("equals") else "")
 
 
 def _describe(account: Any, path: str) -> dict[str, Any]:

@@ -361,8 +361,8 @@ def start(path, published):
 
 def check_published(path, published):
     """Asserts that whatever got out is paid, with its noise, once; and returns how many got out, and were paid."""
+    released = [line.split() for line in published.read_text().splitlines()]  # first: the others go on
     paid = release.Budget(path).read()
-    released = [line.split() for line in published.read_text().splitlines()]
     assert len({number for number, _, _ in released}) == len(released)
     for number, scale, _ in released:
         assert paid.releases[int(number) - 1].mechanism == ja.DiscreteLaplace(float(scale))
