@@ -37,7 +37,7 @@ from fractions import Fraction
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import ArrayLike, Bool, Float
+from numpy.typing import ArrayLike
 
 from jaxacct import json_files, validation
 from jaxacct.choices import Relation
@@ -144,7 +144,7 @@ class Paid(NamedTuple):
 
 @dataclass(frozen=True)
 class Account:
-    """What a budget's file says.
+    """State of a budget: what its file says.
 
     Attributes:
         epsilon: the budget.
@@ -226,7 +226,7 @@ class Budget:
         path = pathlib.Path(path)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, json_files.PRIVATE)
         with os.fdopen(descriptor, "wb") as file:
-            _write(file, _seal("", terms))
+            _append(file, _seal("", terms))
         json_files.synchronize(path.parent)
         return cls(path)
 
@@ -256,7 +256,7 @@ class Budget:
                 raise ValueError(self._refusal(ledger, mechanism, record))
             file.seek(kept)
             file.truncate()
-            _write(file, (b"" if content[kept - 1 : kept] == b"\n" else b"\n") + _seal(digest, record))
+            _append(file, (b"" if content[kept - 1 : kept] == b"\n" else b"\n") + _seal(digest, record))
         return len(records)
 
     def read(self) -> Account:
@@ -356,7 +356,7 @@ def _seal(before: str, record: dict[str, Any]) -> bytes:
     return (json_files.dumps(record | {"digest": _digest(before, record)}) + "\n").encode()
 
 
-def _write(file: IO[bytes], line: bytes) -> None:
+def _append(file: IO[bytes], line: bytes) -> None:
     """Returns when a line is on the disk."""
     file.write(line)
     file.flush()
@@ -401,7 +401,7 @@ class Statistic:
 
 
 def count(
-    chosen: Bool[ArrayLike, " n"], budget: Budget, *, scale: float, noise: Noise = DiscreteLaplace, name: str = "count"
+    chosen: ArrayLike, budget: Budget, *, scale: float, noise: Noise = DiscreteLaplace, name: str = "count"
 ) -> Statistic:
     """Returns a noisy number of rows.
 
@@ -472,7 +472,7 @@ def histogram(
 
 
 def sum(
-    values: Float[ArrayLike, " n"],
+    values: ArrayLike,
     budget: Budget,
     *,
     lower: float,
@@ -508,11 +508,11 @@ def sum(
     >>> released.mechanism
     DiscreteLaplace(scale=2400.0, sensitivity=120)
     """
-    return _sum(values, budget, lower, upper, granularity, Fraction(1), scale, noise, name)
+    return _clipped_sum(values, budget, lower, upper, granularity, Fraction(1), scale, noise, name)
 
 
 def mean(
-    values: Float[ArrayLike, " n"],
+    values: ArrayLike,
     budget: Budget,
     *,
     lower: float,
@@ -547,15 +547,15 @@ def mean(
     (0.48, ZeroConcentratedDP(rho=0.0078125, xi=0.0))
     """
     size = validation.check_count(size, "size", "the public number that divides")
-    return _sum(values, budget, lower, upper, granularity, Fraction(1, size), scale, noise, name)
+    return _clipped_sum(values, budget, lower, upper, granularity, Fraction(1, size), scale, noise, name)
 
 
 def quantile(
-    values: Float[ArrayLike, " n"],
+    values: ArrayLike,
     budget: Budget,
     *,
     level: float,
-    candidates: Float[ArrayLike, " m"],
+    candidates: ArrayLike,
     epsilon: float,
     name: str = "quantile",
 ) -> Statistic:
@@ -572,8 +572,7 @@ def quantile(
 
     S is what one row changes a distance by: the larger of level and 1 - level; 1 where it replaces another row.
 
-    Formal guarantee and errors as of :func:`count`. Source: Smith (2011), "Privacy-preserving statistical estimation
-    with optimal convergence rates", Section 3; :class:`.ExponentialMechanism`.
+    Formal guarantee and errors as of :func:`count`. Source: that of :class:`.ExponentialMechanism`.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -603,7 +602,7 @@ def quantile(
     return Statistic(name, float(places[place]), None, mechanism, 1, number, datetime.date.today())
 
 
-def _sum(
+def _clipped_sum(
     values: ArrayLike, budget: Budget, lower: float, upper: float, granularity: float | None, share: Fraction,
     scale: float, noise: Noise, name: str,
 ) -> Statistic:  # fmt: skip

@@ -19,15 +19,16 @@ VERBS = {
     "mean": "that sum over a public size",
     "quantile": "a median or another quantile of a column's numbers, one of public candidates",
 }
-"""What is released, with the help's text."""
+"""Kinds of statistics, with the help's text."""
 
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = commands.add_parser(
-        "release", help="statistics of a table, with noise, paid for from a budget in a file",
-        description="Draws the noise of counts, histograms, sums, means and quantiles, after the budget's file has "
-        "paid for it. What does not fit into the budget is refused, and then nothing is drawn.",
+    command = new_command(
+        commands, "release", run, "statistics of a table, with noise, paid for from a budget in a file",
+        "Draws the noise of counts, histograms, sums, means and quantiles, after the budget's file has paid for it. "
+        "What does not fit into the budget is refused, and then nothing is drawn.",
+        "jaxacct release count people.csv --budget year.jsonl --scale 20", json="",
     )  # fmt: skip
     verbs = command.add_subparsers(metavar="begin | show | " + " | ".join(VERBS), required=True)
     budget = new_command(

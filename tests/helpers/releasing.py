@@ -24,7 +24,7 @@ def publish(budget, published, scale):
 
 def slowly(n, below=release.secrets.randbelow):
     """Draws slowly enough to be killed between payment and publication."""
-    time.sleep(0.001)
+    time.sleep(0.004)
     return below(n)
 
 

@@ -311,8 +311,8 @@ def test_a_pure_budget_takes_pure_mechanisms(tmp_path):
 
 def check_threads(module, path, monkeypatch):
     """Asserts that two that pay at once pay one after the other."""
-    write = module._write
-    monkeypatch.setattr(module, "_write", lambda file, line: time.sleep(0.05) or write(file, line))
+    write = module._append
+    monkeypatch.setattr(module, "_append", lambda file, line: time.sleep(0.05) or write(file, line))
     numbers, failed = [], []
 
     def pay():

@@ -1,4 +1,4 @@
-"""What one row changes, by brute force over neighbouring tables, is what the mechanism is accounted with."""
+"""Sensitivities by brute force: what a row changes over neighbouring tables is what the mechanism is accounted with."""
 
 import itertools
 import math
