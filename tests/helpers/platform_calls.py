@@ -9,7 +9,6 @@ import numpy as np
 from jax.extend.core import jaxprs_in_params
 
 import jaxacct as ja
-from jaxacct.train.keys import standard_normal
 from jaxacct.train.noise import deviation_of_mean, privatize
 from jaxacct.train.step import noisy_count
 
@@ -193,7 +192,6 @@ def groups() -> list[Group]:
                 lambda k, g, s: privatize(k, g, noise_multiplier=s, clip_norm=1.0, expected_batch_size=4.0),
                 key, THREE, NUMBER,
             ),
-            "standard_normal": of_numbers(lambda k: standard_normal(k, (3,)), key),
             "noisy_count": of_numbers(lambda k, x, s: noisy_count(k, x, s), key, THREE, NUMBER),
             "deviation_of_mean": of_numbers(lambda s, c, n: deviation_of_mean(s, c, n)),
         }),

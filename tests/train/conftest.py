@@ -30,7 +30,7 @@ def solved_once():
 def unsolved():
     """Plans of a hundred steps unless more are asked for, for tests that ask nothing of a budget."""
 
-    def planned(sampler, strategy, size, queries, rate, delta, epsilon, noise, steps):
+    def planned(sampler, strategy, size, queries, rate, delta, epsilon, noise, steps, samples):
         steps = steps or 100
         sampler = sampler or PoissonSampler.for_budget(size, rate, epsilon=1.0, delta=delta, steps=steps)
         nothing = ja.Bounds(0.0, 0.0, epsilon)

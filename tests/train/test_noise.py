@@ -3,15 +3,18 @@
 import functools
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+from helpers.integer_draws import block
 from scipy import stats
 
 import jaxacct as ja
-from jaxacct.train.keys import _box_muller, _words, standard_normal
+from jaxacct.numerics.chacha20 import as_chacha20
+from jaxacct.numerics.precision import scope
+from jaxacct.train import integer_noise
+from jaxacct.train.integer_noise import noise_of_leaves, normals_of_units
 from jaxacct.train.noise import privatize
 
 ACCEPT, REJECT = 1e-3, 1e-9
@@ -19,6 +22,13 @@ ACCEPT, REJECT = 1e-3, 1e-9
 
 def normal_fit(values, deviation):
     return stats.kstest(np.ravel(values), "norm", args=(0.0, deviation)).pvalue
+
+
+def normals(key, *shapes):
+    """What :func:`privatize` adds with a key that is none of ChaCha20, at multiplier and norm 1."""
+    with scope():
+        words = jax.random.key_data(as_chacha20(key))
+        return [np.asarray(leaf) for leaf in noise_of_leaves(words, shapes, 0)]
 
 
 def noise(key, **settings):
@@ -41,76 +51,52 @@ def test_leaves_and_keys_have_noise_of_their_own():
     assert np.abs(np.corrcoef(rows) - np.eye(4)).max() < 5 / np.sqrt(5000)
 
 
-def test_small_leaves_have_the_noise_that_each_would_have_alone():
-    total = [np.zeros(shape, np.float32) for shape in ((7,), (), (3, 4))]
-    release = functools.partial(privatize, noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=1.0)
-
-    @jax.jit
-    def both(key):
-        alone = zip(jax.random.split(key, 3), total, strict=True)
-        return release(key, total), [standard_normal(one, leaf.shape) for one, leaf in alone]
-
-    for leaf, alone in zip(*both(jax.random.key(3)), strict=True):
-        np.testing.assert_allclose(leaf, alone, rtol=1e-14)
-
-
 def test_the_sum_is_divided_by_the_expected_batch_size():
     mean = privatize(jax.random.key(0), jnp.arange(3.0), noise_multiplier=0.0, clip_norm=1.0, expected_batch_size=0.5)
     assert mean.tolist() == [0.0, 2.0, 4.0]
     assert mean.dtype == jnp.float64
 
 
-def test_normal_values_reach_far_and_are_always_finite():
-    ends = np.array([[0, 0, 0, 0], [2**32 - 1, 2**32 - 1, 0, 0], [0, 0, 2**31, 0]], np.uint32).T
-    far, none, negative = np.asarray(jax.jit(_box_muller)(jnp.asarray(ends)))[0]
-    assert 9.4 < far < 9.6
-    assert none == 0.0
-    assert negative == pytest.approx(-far)
-    values = np.asarray(jax.jit(lambda key: standard_normal(key, (200_000,)))(jax.random.key(5)))
-    assert values.dtype == np.float64
-    assert normal_fit(values, 1.0) > ACCEPT
-    assert len(np.unique(values)) == len(values)
+def test_normal_values_reach_far_and_are_always_finite(monkeypatch):
+    """At the ends of what words can be: the least quantile, none, and its mirror image."""
+    ends = np.array([[0, 0], [2**31 - 1, 2**32 - 1], [2**31, 0], [2**32 - 1, 2**32 - 1]], np.uint32)
+    rows = [np.resize(ends[:, k], (8, 8, 1)) for k in range(2)]
+    given = [jnp.asarray(rows[k % 2][k // 2]) for k in range(16)]
+    monkeypatch.setattr(integer_noise, "blocks", lambda *_: given)
+    with scope():
+        leaf = jnp.zeros(1, jnp.uint32)
+        found = np.asarray(jax.jit(lambda: normals_of_units(jnp.zeros(8, jnp.uint32), leaf, leaf))())
+    least, none, far, negative = (float(found[0, k * 8]) for k in range(4))
+    assert -9.2 < least < -9.0
+    assert far == -least
+    assert none == negative == 0.0
 
 
-def test_both_halves_are_the_transform_of_their_words_on_every_axis():
-    words = np.random.default_rng(0).integers(0, 2**32, (4, 64), dtype=np.uint32)
-    words[2, :8] = np.arange(8) * 2**29  # the axes, and the borders between them
-    words[3, :8] = 0
-    computed = np.asarray(_box_muller(jnp.asarray(words)))
+def test_normal_values_are_the_quantiles_of_their_words():
+    """Two words of a block for each entry, none of which is used for another."""
+    key = jax.random.key(4)
+    words = tuple(jax.random.key_data(as_chacha20(key)).tolist())
+    leaves = normals(key, (3,), (2, 70))
+    used = set()
     with mpmath.workdps(40):
-        for column, (high, low, turn_high, turn_low) in enumerate(words.T.tolist()):
-            uniform = (mpmath.mpf(high * 2**32 + low) + mpmath.mpf(0.5)) / 2**64
-            turn = 2 * mpmath.pi * mpmath.mpf(turn_high * 2**32 + turn_low) / 2**64
-            radius = mpmath.sqrt(-2 * mpmath.log(uniform))
-            # The uniform number's rounding, 2^-54 near 1, moves a radius by that over the radius: no more probability.
-            most = 2.0**-50 * radius + 2.0**-53 / radius
-            for value, exact in zip(computed[:, column], (mpmath.cos(turn), mpmath.sin(turn)), strict=True):
-                assert abs(value - radius * exact) <= most
-
-
-def test_every_word_is_used_once_and_none_is_used_for_two_values():
-    words = np.asarray(_words(jax.random.key(4), 5000))
-    assert len(np.unique(words)) > 20_000 - 10  # 0.05 repetitions are expected
-    pairs = np.asarray(standard_normal(jax.random.key(4), (10_000,))).reshape(2, 5000)
-    assert abs(np.corrcoef(pairs)[0, 1]) < 5 / np.sqrt(5000)
-    assert abs(np.corrcoef(pairs**2)[0, 1]) < 5 / np.sqrt(5000)
-    np.testing.assert_array_equal(pairs, np.asarray(_box_muller(jnp.asarray(words))))
-
-
-def test_words_are_those_of_the_library_that_is_trusted():
-    for seed, pairs in ((3, 1), (2**31 + 5, 7)):
-        key = jax.random.key(seed)
-        expected = jax.extend.random.threefry_2x32(jax.random.key_data(key), jnp.arange(4 * pairs, dtype=jnp.uint32))
-        np.testing.assert_array_equal(np.ravel(_words(key, pairs)), expected)
+        for number, leaf in enumerate(leaves):
+            for place, value in enumerate(leaf.ravel().tolist()):
+                group, lane = divmod(place, 8)
+                high, low = block(words, group, (2, number, 0))[2 * lane : 2 * lane + 2]
+                used.add((number, group, lane))
+                quantile = (mpmath.mpf((high & 2**31 - 1) * 2**32 + low) + mpmath.mpf(0.5)) / 2**64
+                size = mpmath.sqrt(2) * mpmath.erfinv(2 * quantile - 1)
+                exact = -size if high >> 31 else size
+                # Near 1/2 the quantile's rounding, 2^-54, moves a value by 2.51 times that.
+                assert abs(value - exact) <= 2.0**-50 * max(abs(exact), 0.125)
+    assert len(used) == sum(leaf.size for leaf in leaves)
 
 
 def test_other_generators_odd_sizes_and_scalars():
-    draw = jax.jit(standard_normal, static_argnums=1)
-    assert normal_fit(draw(jax.random.key(2, impl="rbg"), (10_000,)), 1.0) > ACCEPT
-    for shape in ((), (3, 1)):
-        assert jax.eval_shape(lambda: draw(jax.random.key(0), shape)).shape == shape  # noqa: B023
-    with pytest.raises(ValueError, match="at most 1073741824"):
-        standard_normal(jax.random.key(0), (2**16, 2**15))
+    (values,) = normals(jax.random.key(2, impl="rbg"), (10_000,))
+    assert normal_fit(values, 1.0) > ACCEPT
+    assert len(np.unique(values)) == values.size
+    assert [leaf.shape for leaf in normals(jax.random.key(0), (), (3, 1), (0,))] == [(), (3, 1), (0,)]
 
 
 @pytest.mark.parametrize(
@@ -135,11 +121,10 @@ def test_infinite_noise_costs_nothing_and_releases_nothing():
     assert noisy.tolist() == [0.0, 0.0, 0.0]
 
 
-def test_noise_of_arrays_drawn_together_is_that_of_each_by_itself():
-    shapes = [(3,), (64, 5), (1,), (200,), (0,), (2**16,), ()]
+def test_what_is_added_are_the_normal_values_of_the_key():
+    shapes = ((3,), (64, 5), (1,), (0,), ())
     key = jax.random.key(3)
     zeros = [np.zeros(shape, np.float32) for shape in shapes]
     together = functools.partial(privatize, noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=1.0)
-    alone = jax.jit(lambda keys: [standard_normal(key, shape) for key, shape in zip(keys, shapes, strict=True)])
-    for one, own in zip(jax.jit(together)(key, zeros), alone(jax.random.split(key, len(shapes))), strict=True):
+    for one, own in zip(jax.jit(together)(key, zeros), normals(key, *shapes), strict=True):
         np.testing.assert_allclose(one, own, rtol=1e-13)  # contracted otherwise

@@ -11,6 +11,8 @@ from flax import linen, nnx
 from helpers.shared import WHOLE
 from helpers.thorough import cases
 
+from jaxacct.numerics.chacha20 import as_chacha20
+from jaxacct.numerics.precision import scope
 from jaxacct.train import (
     DPTrainer,
     Flat,
@@ -21,7 +23,7 @@ from jaxacct.train import (
     to_group_norm,
 )  # fmt: skip
 from jaxacct.train.clipping import clip_and_sum
-from jaxacct.train.keys import standard_normal
+from jaxacct.train.integer_noise import noise_of_leaves
 from jaxacct.train.models import merge_params
 from jaxacct.train.noise import privatize
 
@@ -191,16 +193,17 @@ def by_hand(loss, params, examples, keys_of):
     indices, mask = (np.asarray(part) for part in SAMPLER.sample(sample, 0))
     rows = indices[mask]
     assert 2 < len(rows) < EXAMPLES
-    count = len(jax.tree.leaves(params))
 
     def parts(params, examples, rows):
         keys = jax.vmap(lambda row: keys_of(jax.random.fold_in(jax.random.fold_in(of_loss, 0), row)))(rows)
         gradients = jax.tree.leaves(jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))(params, examples, keys))
-        noise_keys = jax.random.split(jax.random.fold_in(noise, 0), count)
-        return gradients, [standard_normal(noise_keys[i], leaf.shape[1:]) for i, leaf in enumerate(gradients)]
+        return gradients
 
     quickly = jax.jit(parts, compiler_options={"xla_backend_optimization_level": 0})
-    gradients, added = quickly(params, tuple(part[rows] for part in examples), rows)
+    gradients = quickly(params, tuple(part[rows] for part in examples), rows)
+    with scope():
+        words = jax.random.key_data(as_chacha20(jax.random.fold_in(noise, 0)))
+        added = noise_of_leaves(words, tuple(leaf.shape[1:] for leaf in gradients), 0)
     leaves = [np.asarray(leaf, np.float64) for leaf in gradients]
     norms = np.sqrt(sum((leaf.reshape(len(rows), -1) ** 2).sum(axis=1) for leaf in leaves))
     assert norms.max() > CLIP_NORM
