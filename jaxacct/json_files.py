@@ -1,8 +1,8 @@
-"""Strict JSON, and files that are written whole or not at all.
+"""Strict JSON, files that are written whole or not at all, and files that one process has at a time.
 
 Strict JSON (:func:`dumps`, :func:`loads`) is accepted by every reader: the floats that JSON lacks become the strings
 "inf", "-inf" and "nan", and no other JSON is read. :func:`write_whole` writes a file that an interruption cannot leave
-half written.
+half written, and :func:`lock` keeps other processes out.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import math
 import os
 import pathlib
 import secrets
+import sys
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from jaxacct.display import float_of
 
@@ -126,3 +127,27 @@ def synchronize(path: pathlib.Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock(path: pathlib.Path, *, wait: bool = False, flags: int = os.O_RDWR | os.O_CREAT) -> IO[bytes]:
+    """Returns an open file that no other process has, nor another thread, until it is closed or the process ends.
+
+    Args:
+        path: the file.
+        wait: whether to wait for it; otherwise OSError is raised where another process has it.
+        flags: how it is opened; by default it is made where it is not there.
+    """
+    file = os.fdopen(os.open(path, flags, PRIVATE), "r+b" if flags & os.O_RDWR else "rb")
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        file.close()
+        raise
+    return file

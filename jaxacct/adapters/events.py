@@ -135,13 +135,13 @@ def by_curves(parts: Parts) -> Parts:
     for part, count in parts.items():
         if part.kind is DiscreteGaussianVector:
             sigma, sensitivity, _, rate = part.fields
-            unsampled = _concentrated(sigma, sensitivity)
+            unsampled = _one_zcdp(sigma, sensitivity)
             part = next(iter(unsampled if rate == 1 else one(PoissonSubsampled, rate, inner=unsampled)))
         total[part] = total.get(part, 0) + count
     return total
 
 
-def _concentrated(sigma: float, sensitivity: float) -> Parts:
+def _one_zcdp(sigma: float, sensitivity: float) -> Parts:
     return one(ZeroConcentratedDP, round_up(Fraction(sensitivity) ** 2 / Fraction(sigma) ** 2 / 2), 0.0)
 
 
@@ -509,7 +509,7 @@ def _discrete_gaussian(event: object) -> Parts:
             return one(DiscreteGaussian, sigma, sensitivity=steps)
     if dimension is not None and sigma >= LEAST_WHOLE:
         return one(DiscreteGaussianVector, sigma, sensitivity, float(dimension), 1.0)
-    return _concentrated(sigma, sensitivity)
+    return _one_zcdp(sigma, sensitivity)
 
 
 def _tree(event: object) -> Parts:

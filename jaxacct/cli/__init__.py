@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxacct import __version__
-from jaxacct.cli import accounting, audit, calibration, doctor, sweep, training, verify
+from jaxacct.cli import accounting, audit, calibration, doctor, release, sweep, training, verify
 from jaxacct.cli.arguments import Parser, as_line
 from jaxacct.cli.doctor import keep_compilations
 from jaxacct.processes import Interrupts
@@ -126,7 +126,14 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
         *(accounting.add_parser, calibration.add_parser, sweep.add_parser, accounting.add_curve),
-        *(verify.add_certify, verify.add_parser, training.add_parser, audit.add_parser, doctor.add_parser),
+        *(
+            verify.add_certify,
+            verify.add_parser,
+            training.add_parser,
+            audit.add_parser,
+            release.add_parser,
+            doctor.add_parser,
+        ),
     ):
         add(commands)
     return parser

@@ -268,7 +268,8 @@ class Parser(argparse.ArgumentParser):
         """Ends the process with exit code 2."""
         known = [name for action in self._actions for name in action.option_strings]
         # An unknown word is most often the cause of argparse's complaint, so the message names it first.
-        if "required" in message or " " in self.prog:
+        # But a command that has further commands and no options cannot know theirs.
+        if len(known) > 2 and ("required" in message or " " in self.prog):
             for word in self.words:
                 if word.startswith("--") and word.partition("=")[0] not in known:
                     self._refuse(word)

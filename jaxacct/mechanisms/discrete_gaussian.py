@@ -405,15 +405,15 @@ class DiscreteGaussianVector(SampledNoise):
     the least share of the variance and of delta. An ``upper`` on epsilon is inf where the cost is more than half of
     delta. ``lower`` is that of a query that attains the sensitivity, which takes an integer vector of that norm.
 
-    :func:`jaxacct.epsilon`, :func:`jaxacct.delta` and :func:`jaxacct.curve` know it, alone or composed with others. All
-    else raises ValueError: there is no dominating pair, and noise drawn from a table is bounded, so that its Rényi
-    divergences are infinite however small tau is.
+    :func:`jaxacct.epsilon`, :func:`jaxacct.delta` and :func:`jaxacct.curve` know it, alone or composed with others, and
+    so does :func:`jaxacct.calibrate.scale` of concrete numbers. All else raises ValueError: there is no dominating
+    pair, and noise drawn from a table is bounded, so that its Rényi divergences are infinite however small tau is.
 
     Source: the proofs above in this file; for one number without sampling :class:`DiscreteGaussian` has the exact law.
 
-    >>> from jaxacct import Gaussian, epsilon
+    >>> from jaxacct import epsilon
     >>> print(epsilon(DiscreteGaussianVector(scale=2.0**20, sensitivity=2.0**18, dimensions=10_000), 10, 1e-5))
-    [5.205, 5.206]
+    [3.341409, 3.341410]
     """
 
     scale: ArrayLike

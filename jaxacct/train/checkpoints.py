@@ -30,10 +30,9 @@ import json
 import os
 import pathlib
 import shutil
-import sys
 import zlib
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -56,34 +55,6 @@ SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.json", "states", "lock"
 MOST_DIGESTS = 1000
 """Number of digests in the record after which there is a checkpoint, due or not. The record has to stay far below
 :data:`.MOST_BYTES`, beyond which it is not read; a digest has some 80 bytes."""
-
-
-# ----------------------------------------------------------------------------------------------------
-# Lock of a run's folder: one process at a time writes to it.
-# ----------------------------------------------------------------------------------------------------
-
-
-def lock(path: pathlib.Path) -> IO[bytes]:
-    """Returns an open file that no other process has, until it is closed or the process ends.
-
-    Raises ValueError where another one has it.
-    """
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE), "r+b")
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise ValueError(
-            f"checkpoints = {path.parent} are in use by another process ({error}): end it, or name another folder."
-        ) from None
-    return file
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -417,7 +388,13 @@ class Checkpoints:
             return
         self.folder.chmod(0o700)
         if self._lock is None:
-            self._lock = lock(self.folder / LOCK)
+            try:
+                self._lock = json_files.lock(self.folder / LOCK)
+            except OSError as error:
+                raise ValueError(
+                    f"checkpoints = {self.folder} are in use by another process ({error}): end it, or name another "
+                    "folder."
+                ) from None
 
     def _check_settings(self, trainer: DPTrainer) -> None:
         path = self.folder / SETTINGS

@@ -214,6 +214,14 @@ def key_for(arithmetic: NoiseArithmetic | None, key: jax.Array, reason: str) -> 
     return as_chacha20(key)
 
 
+def samples_of_step(key: jax.Array, params: Any, metrics: Metrics | None) -> int:
+    """Returns how many values of integer noise one step draws at most; 0 where the key draws normal numbers."""
+    if not is_chacha20(key):
+        return 0
+    entries = sum(leaf.size for leaf in jax.tree.leaves(params))
+    return entries + len(metrics.names if metrics else ()) + 2  # the count of a rule, and that of a policy
+
+
 P = ParamSpec("P")
 """Parameters of what :func:`names_what_is_meant` decorates."""
 

@@ -259,10 +259,7 @@ class DPTrainer(Sealed):
         key = settings.key_for(noise_arithmetic, copy_tree(run_key(seed)), config.against_integers)
         self._graph, params, self._constants = split_params(model, trainable)
         settings.check_params(params)
-        samples = 0
-        if is_chacha20(key):  # of the gradient, the means, the count of a rule, and that of a policy
-            samples = sum(leaf.size for leaf in jax.tree.leaves(params)) + len(metrics.names if metrics else ()) + 2
-        budget = config.resolve(len(self.source), samples)
+        budget = config.resolve(len(self.source), settings.samples_of_step(key, params, metrics))
         self.budget, self.epsilon, self.delta, self.ledger_kind = budget, budget.epsilon, budget.delta, budget.kind
         self.policy, self.plan = budget.policy, budget.plan
         self.sampler: Any = budget.sampler

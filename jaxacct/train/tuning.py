@@ -24,6 +24,7 @@ from jaxacct.display import rounded_down, rounded_up
 from jaxacct.mechanisms import Mechanisms, Steps
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.selection import DRAWING, Trials
+from jaxacct.train.integer_noise import noise_delta
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.planned import Plan, composition_of
 from jaxacct.train.progress import score_of
@@ -32,6 +33,9 @@ from jaxacct.train.trainer import DPTrainer
 
 Setting = TypeVar("Setting")
 """Type of a setting, in any form that ``make`` takes."""
+
+SHARE = 1e-3
+"""Share of delta for cut batches and integer noise. Sound for any value in (0, 1/2), as each run's cost is checked."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,8 @@ class Tuned(Generic[Setting]):
         model: the winner, as trained.
         score: the winner's score; -inf where every run failed.
         noise_multiplier: noise multiplier of every run.
-        certified: bounds on the epsilon of the whole search, at ``delta`` less what cut batches and the
-            drawing of trials may cost.
+        certified: bounds on the epsilon of the whole search, at ``delta`` less what cut batches, integer
+            noise and the drawing of trials may cost.
         delta: the budget.
         certificate: the statement to publish, as plain values for :func:`~jaxacct.train.write_report`: the law of the
             number of trials and not the number, the total, and in words what it holds for.
@@ -112,18 +116,17 @@ def tune(
         raise ValueError("space is empty: give at least one setting.")
     if jax.process_count() > 1:
         raise RuntimeError("tune was called in a group of processes, which would draw different trials: use one.")
-    # Delta is divided: a share for cut batches of all runs expected, the distance between the drawn number of trials
-    # and its law, which counts 1 + e^epsilon times, and the rest for the mechanisms.
+    # Delta is divided: a share for cut batches and integer noise of all runs expected, the distance between the drawn
+    # number of trials and its law, which counts 1 + e^epsilon times, and the rest for the mechanisms.
     mean = float(trials.mean)
-    share = 1e-3  # of delta, for cut batches; sound for any value in (0, 1/2), as each run's cost is checked
-    run_delta = share * delta / mean
+    run_delta = SHARE * delta / mean
     drawing = DRAWING * math.ceil(mean / 1000) * (1 + math.exp(min(epsilon, 700.0)))
     if not drawing < delta / 2:
         raise ValueError(
             f"delta = {delta} at epsilon = {epsilon}: how the number of trials is drawn costs "
             f"{rounded_up(drawing, '.2g')} of it: give a larger delta, or a smaller epsilon."
         )
-    left = delta * (1 - share) - drawing
+    left = delta * (1 - SHARE) - drawing
     one = make(space[0], noise_multiplier=1.0, delta=run_delta)
     first, unit = _plan(one), unit_of(one)
     # The model has seen no data: a score that is no number shows itself before anything is paid for.
@@ -141,7 +144,7 @@ def tune(
     for _ in range(trials.draw()):
         drawn = space[secrets.randbelow(len(space))]
         trainer = make(drawn, noise_multiplier=noise, delta=run_delta)
-        _check_same(trainer, costs, drawn, epsilon, share * delta, mean)
+        _check_same(trainer, costs, drawn, epsilon, delta, mean)
         try:
             trainer.fit()
             reached = score_of(score(trainer.model), "score")
@@ -178,12 +181,17 @@ def _plan(trainer: DPTrainer) -> Plan:
 
 
 def _check_same(
-    trainer: DPTrainer, costs: tuple[Mechanisms, Steps], setting: object, epsilon: float, share: float, mean: float
+    trainer: DPTrainer, costs: tuple[Mechanisms, Steps], setting: object, epsilon: float, delta: float, mean: float
 ) -> None:
-    """Raises where a run costs anything but what was accounted for, or cut batches cost more than their share."""
+    """Raises where a run costs anything but what was accounted for, or the rest costs more than its share of delta.
+
+    The rest are cut batches, and the distance of integer noise: that of all runs is at most the number of runs expected
+    times that of one, as how many there are does not depend on the data.
+    """
     plan = _plan(trainer)
     steps = math.ceil(mean * plan.runs * plan.sampler.steps_per_run)
-    cut = plan.sampler.overflow_delta(steps, epsilon)
+    drawn = noise_delta(plan.samples * plan.runs * plan.sampler.steps_per_run, epsilon, delta)
+    cost = plan.sampler.overflow_delta(steps, epsilon) + mean * drawn * (1 + 2.0**-50)
     composition = plan.composition()
     kinds: set[Any] = {jax.tree.structure(composition), jax.tree.structure(costs)}
     if len(kinds) > 1 or not all(map(np.array_equal, jax.tree.leaves(composition), jax.tree.leaves(costs))):
@@ -191,8 +199,8 @@ def _check_same(
             f"space has {setting!r}, a run of which is {composition} and not {costs}: give all settings the same "
             "batches and steps, and each trainer the noise multiplier that make gets."
         )
-    if not cut <= share:
+    if not cost <= SHARE * delta:
         raise ValueError(
-            f"cut batches cost {rounded_up(cut)} of delta and not the {rounded_down(share)} that is reserved: give "
-            "samplers a larger capacity, or a larger delta."
+            f"cut batches and integer noise cost {rounded_up(cost)} of delta and not the {rounded_down(SHARE * delta)} "
+            "that is reserved: give samplers a larger capacity, or a larger delta."
         )

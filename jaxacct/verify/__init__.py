@@ -28,6 +28,9 @@ sampling rates, outcomes of negligible mass are left out and their mass is added
 the transform falls too slowly, two laws on a lattice enclose delta: one with at least the true delta and one with at
 most the true delta (``cells.py``).
 
+Noise that a trainer drew in integers is judged by what its report says (``drawn_noise.py``): the referee makes the
+table of its law, and bounds the distance of all that was drawn from what is composed.
+
 PROVED and REFUTED are theorems, but for defects of Arb and of this code; UNDECIDED says what is missing. Unless they
 are trivial, claims are always UNDECIDED on mechanisms without a statement, on :class:`~jaxacct.PrivacyLoss`, whose
 functions return floats, and on random allocation other than over one batch or in one epoch over two. Claims within

@@ -68,7 +68,7 @@ class Piece:
 
     def slope(self, x: arb) -> arb:
         """Returns Y'(x)."""
-        return mean(self.p, x) - mean(self.q, x)
+        return posterior_mean(self.p, x) - posterior_mean(self.q, x)
 
     def loss_at(self, above: bool) -> arb:
         """Returns the limit of the loss at an end, infinite if it is."""
@@ -192,7 +192,7 @@ def total(terms: Terms, x: arb) -> arb:
     return sum((c * (alpha * x).exp() for c, alpha in terms[1:]), terms[0][0] * (terms[0][1] * x).exp())
 
 
-def mean(terms: Terms, x: arb) -> arb:
+def posterior_mean(terms: Terms, x: arb) -> arb:
     """Returns the derivative of log of :func:`total`: the posterior mean of alpha, nondecreasing in x."""
     if len(terms) == 1:
         return terms[0][1]
@@ -440,7 +440,7 @@ class Tilt:
         # The logarithm of f lies within half the width times the largest absolute slope of its value in the middle.
         piece, t = self.piece, self.t
         low, high = middle - half, middle + half
-        p, q = ([mean(terms, end) for end in (low, high)] for terms in (piece.p, piece.q))
+        p, q = ([posterior_mean(terms, end) for end in (low, high)] for terms in (piece.p, piece.q))
         rise = -piece.curvature * low + (1 + t) * p[1] - t * q[0]
         fall = -piece.curvature * high + (1 + t) * p[0] - t * q[1]
         return (self.log_density(middle) + half * rise.max(-fall).max(arb(0))).exp().upper()

@@ -315,7 +315,7 @@ def test_integer_noise_is_stated_proved_and_paid_for(tmp_path):
     assert left > 1e-5 * (1 - 0.02)
     assert claim["epsilon"] == ja.epsilon(ja.Gaussian(10.0), 100, left).upper
     assert found["noise_distance"] == 1e-9
-    assert "table of the noise" in found["verdict"]["reason"]
+    assert "the noise and its distance are proved" in found["verdict"]["reason"]
     said = {one["text"]: one["said_by"] for one in found["assumptions"]}
     words = " ".join(said)
     for what in (str(2**40), "7770e526", "bridge", "suffix", "10,000 values", "pseudorandom", "integers are right"):

@@ -6,6 +6,8 @@ import re
 import pytest
 from helpers.command_line import CALIBRATE, COMMANDS, EPSILON, RUN, answer, runner
 
+from jaxacct import DiscreteLaplace, release
+
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "command-line.md"
 
 
@@ -72,6 +74,8 @@ RECORDS = {
     "verify": ["verify", str(pathlib.Path(__file__).parents[1] / "verify" / "claim.json")],
     "train": ["train", "--epochs", "5", "--seed", "3", "--out", "run"],
     "audit": ["audit", "--runs", "1", "--steps", "20", "--canaries", "20", "--guesses", "4"],
+    "release show": ["release", "show", "year.jsonl"],
+    "release count": ["release", "count", "people.csv", "--budget", "year.jsonl", "--scale", "20"],
     "doctor": ["doctor"],
 }
 
@@ -81,6 +85,10 @@ def test_json_has_the_documented_keys(title, jaxacct, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if title == "train":
         pytest.importorskip("sklearn")
+    if title.startswith("release"):
+        budget = release.Budget.begin("year.jsonl", epsilon=1.0, delta=1e-6, unit="one person")
+        budget.pay("count", DiscreteLaplace(20.0))
+        pathlib.Path("people.csv").write_text("ward\nA\n")
     check(answer(jaxacct(*RECORDS[title], "--json")), documented(title))
 
 

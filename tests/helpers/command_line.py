@@ -11,7 +11,9 @@ CALIBRATE = ["calibrate", "--epsilon", "1", "--delta", "1e-5", "--sampling-rate"
 TRUTH = 6.187712389971
 """Epsilon at 1e-5 of the run, which tests/data/delta_truth.json confirms to 160 bits."""
 
-COMMANDS = (*("epsilon", "delta", "calibrate", "sweep", "curve", "certify", "verify", "train", "audit", "doctor"),)
+COMMANDS = (
+    *("epsilon", "delta", "calibrate", "sweep", "curve", "certify", "verify", "train", "audit", "release", "doctor"),
+)
 
 
 def runner(capsys, monkeypatch):

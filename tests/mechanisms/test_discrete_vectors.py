@@ -1,5 +1,6 @@
 """Discrete Gaussian noise on vectors: its distance from Gaussian noise in 60 digits, and its bounds by brute force."""
 
+import json
 import math
 
 import jax
@@ -11,6 +12,7 @@ from helpers.thorough import draws
 
 import jaxacct as ja
 from jaxacct import certified
+from jaxacct.cli import main
 from jaxacct.mechanisms import discrete_gaussian as theory
 
 DIGITS = mp.workdps(60)
@@ -206,6 +208,28 @@ def test_many_settings_by_brute_force():
     assert sum(map(check_by_brute_force, range(100, 100 + count))) > 3.5 * count
 
 
+def test_a_query_need_not_be_a_sum():
+    """Maps of batches of three others to integers, at random but for what one example may move, on a sample."""
+    rng, scale, move, rate = np.random.default_rng(5), 3.0, 3, 0.4
+    mechanism = ja.DiscreteGaussianVector(scale, float(move), 1, rate)
+    epsilons = np.array([0.1, 0.5, 1.0])
+    upper = ja.curve(mechanism, 1, epsilons=epsilons).upper
+    base, near = law_of_ratio(scale, (1,)), 0.0
+    for trial in range(draws(200, 5000)):
+        without = rng.integers(-8, 9, 8) if trial else np.zeros(8, int)
+        beside = without + (rng.integers(-move, move + 1, 8) if trial else move)
+        chance = rate ** (size := np.array([bin(i).count("1") for i in range(8)])) * (1 - rate) ** (3 - size)
+        p, q = np.zeros((2, len(base) + 40))
+        for one, other, mass in zip(without, beside, chance, strict=True):
+            here, there = (np.pad(base, (20 + place, 20 - place)) for place in (one, other))
+            p, q = p + mass * ((1 - rate) * here + rate * there), q + mass * here
+        for epsilon, most in zip(epsilons, upper, strict=True):
+            exact = max(np.maximum(x - np.exp(epsilon) * y, 0).sum() for x, y in ((p, q), (q, p)))
+            assert exact <= most
+            near = max(near, exact / most)
+    assert near > 0.9
+
+
 KINK = {"scale": 3.0, "sensitivity": 5.0, "dimensions": 1}
 """Noise and a move at which tau is needed: the discrete noise exceeds its Gaussian by a fifth of tau at one epsilon."""
 
@@ -293,6 +317,24 @@ def test_compositions_curves_and_sequences():
     assert abs(group.upper - ja.epsilon(ja.Gaussian(4.0), 3, 1e-6).upper) < 1e-6
 
 
+def falling(scale):
+    return ja.DiscreteGaussianVector(2.0**20, 2.0**20 / scale, 1000, 0.1)
+
+
+def test_a_scale_is_calibrated():
+    found = ja.calibrate.scale(falling, 1.0, 1e-5, 500)
+    assert found.reached.upper <= 1
+    assert abs(found.value - 8.4381301) < 1e-4
+
+
+def test_a_spec_and_the_command_line_take_it_by_its_name(capsys):
+    fields = "scale=1048576,sensitivity=262144,dimensions=1000,sampling_rate=0.1,steps=20"
+    assert main(["epsilon", "--mechanism", f"discrete-gaussian-vector:{fields}", "--delta", "1e-5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    gaussian = ja.epsilon(ja.PoissonSubsampledGaussian(4.0, 0.1), 20, 1e-5)
+    assert gaussian.lower <= found["upper"] <= gaussian.upper * (1 + 1e-6)
+
+
 def test_little_is_left_or_nothing_at_all():
     tiny = ja.DiscreteGaussianVector(0.5, 1.0, 10)
     assert ja.epsilon(tiny, 1, 1e-5).upper == math.inf
@@ -315,8 +357,8 @@ def test_traced_numbers_are_one_program_and_invalid_ones_cost_everything():
     traces = []
     good = 50.0, 10.0, 100.0, 0.1
     eager = ja.delta(ja.DiscreteGaussianVector(*good), 20, 1.0)
-    assert abs(upper(*good) / eager.upper - 1) < 1e-2
-    assert upper(*good) >= eager.lower
+    assert abs(float(upper(*good)) / eager.upper - 1) < 1e-2
+    assert float(upper(*good)) >= eager.lower
     for place, wrongs in enumerate(
         [(math.nan, -1.0, 0.5), (math.nan, -1.0, 0.0), (math.nan, 0.0, 1.5), (math.nan, -0.1, 1.1)]
     ):

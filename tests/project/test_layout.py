@@ -24,7 +24,7 @@ FLOORS = (
     ("certified",),
     ("tradeoff", "gdp", "calibrate", "factorize"),
     ("ledger", "menus", "filters", "odometers", "policies"),
-    ("train", "audit", "adapters", "sweep", "plot"),
+    ("train", "audit", "release", "adapters", "sweep", "plot"),
     ("verify", "certificates", "specs"),
     ("cli", "__main__"),
 )

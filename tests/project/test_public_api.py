@@ -13,9 +13,9 @@ import typing
 
 LIST = pathlib.Path(__file__).parents[1] / "data" / "public_api.txt"
 ROOMS = (
-    "adapters", "audit", "calibrate", "certificates", "convert", "factorize", "filters", "gdp",
-    "iteration", "menus", "monte_carlo", "odometers", "plot", "policies", "prv", "rdp", "saddlepoint", "selection",
-    "specs", "strategies", "sweep", "tradeoff", "train", "verify",
+    "adapters", "audit", "calibrate", "certificates", "convert", "factorize", "filters", "gdp", "iteration", "menus",
+    "monte_carlo", "odometers", "plot", "policies", "prv", "rdp", "release", "saddlepoint", "selection", "specs",
+    "strategies", "sweep", "tradeoff", "train", "verify",
 )  # fmt: skip
 
 

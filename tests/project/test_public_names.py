@@ -35,6 +35,8 @@ WITHOUT_DOCTEST = {
     "jaxacct.strategies.Streamed": "of another library's; tests/strategies/test_streams.py has one",
     "jaxacct.gdp.GaussianSummary": "what certified_mu returns",
     "jaxacct.prv.Curve": "what curve returns",
+    "jaxacct.release.Account": "what Budget.read returns",
+    "jaxacct.release.Statistic": "what a release returns",
     "jaxacct.prv.Diagnostics": "what epsilon and delta return beside the bounds, if asked",
 }
 

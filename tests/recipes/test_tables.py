@@ -8,7 +8,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.cli import build_parser, main, training
-from jaxacct.train.checkpoints import lock
+from jaxacct.json_files import lock
 from jaxacct_recipes import tables
 
 HEADER = "age,sex,id,y"

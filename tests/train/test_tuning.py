@@ -13,7 +13,7 @@ from helpers.pages import run, snippets
 
 import jaxacct as ja
 from jaxacct.selection import DRAWING, Binomial, Fixed, Geometric
-from jaxacct.train import DPTrainer, tune
+from jaxacct.train import DPTrainer, noise_delta, tune
 
 DATA = (np.ones((200, 2), np.float32), np.ones(200, np.float32))
 BUDGET = {"epsilon": 2.0, "delta": 1e-4}
@@ -57,7 +57,8 @@ def test_the_winner_alone_is_kept_and_all_runs_are_paid_for(search):
     assert [trainer.noise_multiplier for trainer in made[1:]] == [noise] * 4
     whole = ja.RepeatAndSelect(ja.PoissonSubsampledGaussian(noise, 1.0), 3, Fixed(4))
     assert 1.99 < ja.epsilon(whole, 1, BUDGET["delta"]).upper <= found.certified.upper <= 2.0
-    cut = sum(trainer.sampler.overflow_delta(3, 2.0) for trainer in made[1:])
+    noisy = sum(trainer.plan.samples * 3 for trainer in made[1:])
+    cut = sum(trainer.sampler.overflow_delta(3, 2.0) for trainer in made[1:]) + noise_delta(noisy, 2.0, 1e-4)
     assert ja.delta(whole, 1, 2.0).upper + cut <= BUDGET["delta"]
     words = str(found.certificate)
     assert "Fixed(count=4" in words
@@ -94,7 +95,7 @@ def test_small_deltas_pay_for_the_drawing_of_trials(search, monkeypatch):
     ("wrong", "message"),
     [
         (lambda setting, **run: make(setting, seed=0, **run), "make gives a seed"),
-        (lambda setting, **run: make(setting, **run, ledger="filter", epsilon=200.0, steps=None), "is not planned"),
+        (lambda setting, **run: make(setting, **run, ledger="filter", epsilon=20.0, steps=None), "is not planned"),
         (lambda setting, **run: make(setting, **run, steps=4 - int(setting)), "space has 1.0, a run of which"),
         (lambda setting, **run: make(setting, **(run | {"noise_multiplier": 2.0})), "space has 0.0, a run of which"),
     ],
@@ -103,6 +104,17 @@ def test_what_would_not_be_paid_for_is_refused(search, monkeypatch, wrong, messa
     monkeypatch.setattr("jaxacct.train.tuning.least_noise", lambda *_: ja.calibrate.Calibrated(3.0, BOUNDS, 2))
     with pytest.raises(ValueError, match=message):
         search([0.0, 1.0], Fixed(2), wrong)
+
+
+def test_integer_noise_of_all_runs_expected_is_paid_for(search, monkeypatch):
+    """Five values a step, two parameters' entries and two counts; the share has room for a thousandth of delta."""
+    monkeypatch.setattr("jaxacct.train.tuning.least_noise", lambda *_: ja.calibrate.Calibrated(3.0, BOUNDS, 2))
+    asked = []
+    monkeypatch.setattr("jaxacct.train.tuning.noise_delta", lambda *run: asked.append(run) or 0.45 * 1e-3 * run[2])
+    search([0.0], Fixed(2))
+    assert asked == [(15, 2.0, 1e-4)] * 2
+    with pytest.raises(ValueError, match="integer noise cost"):
+        search([0.0], Fixed(3))
 
 
 def test_a_score_that_is_no_number_is_found_before_anything_is_paid_for(monkeypatch):
