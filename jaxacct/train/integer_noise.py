@@ -514,13 +514,15 @@ def on_grid(leaf: Float64[Array, ...], grid: Float64[Array, ""]) -> Float64[Arra
 # Given all o and one of two neighbours, w = o - x and so Z are determined step by step. Let x, x' be the sums of two
 # neighbours and e = Z' - Z what their noise would have to differ by for the same o: w' - w = x - x', and
 #
-#     e_t = (C1 (x - x'))_t + rho_t,   C1 = C diag(own)^-1,   |rho_t| <= 1 + 2 eta in each coordinate,
+#     e_t = (C1 (x - x'))_t + rho_t,   C1 = C diag(own)^-1,   |rho_t| <= 1 + 2^41 eta in each coordinate,
 #
-# as each of the two roundings errs by 1/2 + eta. What is rounded are exact multiples, so errors do not accumulate.
+# as each of the two roundings errs by 1/2, and what it rounds by 2^40 eta = 2^-4. What is combined are exact multiples
+# over own entries: where buffers add them up over steps, each addition errs by 2^-53 of a buffer. (For 2^16 steps and
+# buffers of 2^33 that is 2^-4; in fact it was 2^-23 after 20,000 steps.)
 # x - x' is the difference of sums, own_t/gamma of it, and of its rounding, in the steps an example takes part in alone.
 # With sens the strategy's sensitivity for how examples take part, fixed beforehand, whatever o,
 #
-#     |e| <= E = sens (C/gamma + sqrt(d) ROUNDING_OF_ENTRY / min own) + sqrt(d T) (1 + 2 eta).
+#     |e| <= E = sens (C/gamma + sqrt(d) ROUNDING_OF_ENTRY / min own) + sqrt(d T) (1 + 2^41 eta).
 #
 # That is enough: adaptive Gaussian steps whose shifts have sum |e_t|^2 <= E^2 surely are a post-processing of one
 # Gaussian mechanism of sensitivity E (a Brownian motion of drift 0 or 1 on [0, E^2], of which step t takes the next

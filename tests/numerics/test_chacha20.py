@@ -71,9 +71,14 @@ def test_blocks_are_those_of_the_reference_to_the_last_counter():
 
 def test_keys_are_derived_by_blocks_of_their_own():
     key = key_of()
+
+    @jax.jit
+    def derived(key, data):
+        return jax.random.key_data(jax.random.fold_in(key, data)), jax.random.key_data(jax.random.split(key, (2, 3)))
+
     for data in (0, 1, 5, 2**31, 2**32 - 1):
-        assert words_of(jax.random.fold_in(key, data)) == block(KEY, data, (3, 0, 0))[:8]
-    split = jax.random.key_data(jax.random.split(key, (2, 3)))
+        folded, split = derived(key, jnp.uint32(data))
+        assert tuple(folded.tolist()) == block(KEY, data, (3, 0, 0))[:8]
     assert split.reshape(-1).tolist() == stream(48, 4)
     assert (FOLD, SPLIT, BITS) == (3, 4, 5)
 
@@ -93,13 +98,17 @@ def test_random_bits_are_the_key_stream(width, size):
 
 
 def test_it_is_the_same_under_vmap_and_jit():
-    keys = jax.random.split(key_of(), 3)
     draw = functools.partial(jax.random.normal, shape=(5,))
-    folded = jax.vmap(jax.random.fold_in, (0, None))(keys, 9)
-    together = jax.jit(jax.vmap(draw))(folded)
-    for i in range(3):
-        one = jax.random.fold_in(keys[i], jnp.int32(9))
-        np.testing.assert_array_equal(together[i], draw(one))
+
+    @jax.jit
+    def both(key):
+        keys = jax.random.split(key, 3)
+        together = jax.vmap(draw)(jax.vmap(jax.random.fold_in, (0, None))(keys, 9))
+        return together, [draw(jax.random.fold_in(keys[i], jnp.int32(9))) for i in range(3)]
+
+    together, alone = both(key_of())
+    np.testing.assert_array_equal(together, np.stack(alone))
+    assert len(np.unique(together)) == 15
 
 
 def test_a_seed_is_the_end_of_its_key():

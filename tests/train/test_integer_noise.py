@@ -398,8 +398,9 @@ def trainer(options):
     return DPTrainer(Two(nnx.Rngs(0)), loss, optax.sgd(0.1), (x, x), epsilon=8.0, delta=1e-3, ledger="filter",
                      microbatch_size=16, **options)
 
+exec(MISTAKE)
 steps, same = [], []
-for options in (WITH_POLICY, WITH_METRICS):
+for options in (WITH_POLICY, WITH_METRICS)[BEGIN:]:
     with tempfile.TemporaryDirectory() as folder:
         first = trainer(options)
         keeper = Checkpoints(f"{folder}/run", every=1)
@@ -435,7 +436,7 @@ answer = {
 @pytest.mark.exhaustive
 def test_no_block_serves_two_draws_of_a_run():
     """Of two runs with all that draws noise, taken up again after a checkpoint: each block of each key once."""
-    (answer,) = answers_of(RECORD)
+    (answer,) = answers_of("MISTAKE, BEGIN = '', 0" + RECORD)
     assert answer["impl"] == "cc20"
     assert answer["steps"] == [[4, 7], [4, 7]]
     assert answer["drawn"] > 1000
@@ -444,6 +445,19 @@ def test_no_block_serves_two_draws_of_a_run():
     assert answer["keys that draw"] == 7 + 3 + 3 * 7
     assert answer["mixed"] == 0  # a key that noise is drawn from serves nothing else
     assert set(answer["purposes"]) <= {0, 1, 3, 4, 5}
+
+
+FORGETS_STEPS = """
+from jaxacct.train import gradients, step
+key_of = lambda state, purpose: jax.random.fold_in(jax.random.fold_in(state.key, purpose), 0)
+gradients.key_of = step.key_of = key_of
+"""
+
+
+@pytest.mark.exhaustive
+def test_a_key_that_is_the_same_at_all_steps_is_seen():
+    (found,) = answers_of(f"MISTAKE, BEGIN = {FORGETS_STEPS!r}, 1" + RECORD)
+    assert found["most"] > 1
 
 
 # ----------------------------------------------------------------------------------------------------
