@@ -592,7 +592,7 @@ def bill(samples: float) -> dict[str, float]:
 
     >>> parts = bill(1e13)
     >>> sorted(parts), 2.0e-16 < sum(parts.values()) < 3.4e-16
-    (['bridge', 'sums', 'suffix', 'table'], True)
+    (['bridge', 'suffix', 'sums', 'table'], True)
     """
     inner = float(DRAW_VARIANCE) / (COARSE**2 + 1)
     outer = float(DRAW_VARIANCE * VARIANCES[2] / VARIANCES[3])
