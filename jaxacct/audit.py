@@ -37,9 +37,11 @@ import jaxacct
 from jaxacct import saddlepoint, validation
 from jaxacct.composition import ForDelta, query_of
 from jaxacct.convert import gdp_to_delta
+from jaxacct.mechanisms.discrete_gaussian import cost
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import bisect, geometric_mean
 from jaxacct.train.clipping import ClippingRule, Flat
+from jaxacct.train.integer_noise import bill
 from jaxacct.train.keys import run_key
 from jaxacct.train.report import epsilon_after
 from jaxacct.train.sampling import PoissonSampler, log_binomial_tail
@@ -434,7 +436,7 @@ def guess(values: Float[np.ndarray, " canaries"], guesses: int) -> Int[np.ndarra
 # the noisy sum holds in that coordinate is noise of the claimed deviation, plus the clipping norm in the steps that
 # drew the canary: the worst case that the accounting is for. The trainer runs as it is, on the private examples and all
 # canaries. A canary that is left out has the gradient zero and adds nothing to any sum, so that the releases have the
-# law of a training without it, except for cut batches, which the sampler's ``overflow_delta`` pays for.
+# law of a training without it, except for cut batches and the distance of integer noise, which delta pays for.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -762,8 +764,8 @@ def judge(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ...])
     noise = _least_refuted(lambda noise: p_value_at(noise) < 1 - settings.confidence, settings.noise_multiplier)
     epsilon = 0.0
     if math.isfinite(noise):
-        # The cost of batches that were cut counts against the bound.
-        delta = settings.delta + trainer.sampler.overflow_delta(settings.steps, trainer.epsilon)
+        # The cost of batches that were cut, and of integer noise, counts against the bound.
+        delta = settings.delta + _extra_cost(trainer, settings, trainer.epsilon)
         if delta < 1:
             epsilon = float(jaxacct.epsilon(trainer.sampler.mechanism(noise), settings.steps, delta).lower)
     return Audit(
@@ -786,11 +788,16 @@ def judge(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ...])
 
 def _p_value(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ...], noise: float) -> float:
     """Returns the p-value of the claimed mechanism at a noise multiplier, from all runs together."""
-    # A run may cut batches: their cost adds to each delta.
-    cut = [trainer.sampler.overflow_delta(settings.steps, float(epsilon)) for epsilon in EPSILONS]
-    deltas = np.minimum(np.add(_deltas(noise, trainer.sampler.sampling_rate, settings.steps), cut), 1.0)
+    extra = [_extra_cost(trainer, settings, float(epsilon)) for epsilon in EPSILONS]
+    deltas = np.minimum(np.add(_deltas(noise, trainer.sampler.sampling_rate, settings.steps), extra), 1.0)
     each = {right: p_value(right, settings.guesses, settings.canaries, EPSILONS, deltas) for right in set(correct)}
     return combined([each[right] for right in correct])
+
+
+def _extra_cost(trainer: DPTrainer, settings: AuditSettings, epsilon: float) -> float:
+    """Returns what a run costs beside its mechanism: that batches may be cut, and how far integer noise is from it."""
+    distance = sum(bill(trainer.budget.samples * settings.steps).values())
+    return trainer.sampler.overflow_delta(settings.steps, epsilon) + float(cost(epsilon, distance))
 
 
 @functools.lru_cache(maxsize=256)

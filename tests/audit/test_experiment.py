@@ -1,6 +1,9 @@
 """Audits of the trainer: the honest one passes, each broken one is caught, and what is watched is what it releases."""
 
+import dataclasses
 import json
+import math
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,7 +14,7 @@ from helpers.thorough import draws
 from jaxacct import audit
 from jaxacct.cli import main
 from jaxacct.display import rounded_up
-from jaxacct.train import cross_entropy, run_key
+from jaxacct.train import cross_entropy, integer_noise, run_key
 from jaxacct_recipes import Linear
 
 SMALL = audit.AuditSettings(noise_multiplier=1.5, steps=200, canaries=400, guesses=100)
@@ -167,3 +170,14 @@ def test_bad_settings_exit_with_2_and_say_why(arguments, words, capsys):
     done = capsys.readouterr()
     assert done.out == ""
     assert words in done.err
+
+
+def test_the_distance_of_integer_noise_counts_against_a_bound(honest):
+    """At least (1 + e^epsilon) times its total variation, over all steps of a run."""
+    trainer, _, _ = honest
+    budgets = {samples: dataclasses.replace(trainer.budget, samples=samples) for samples in (0, 10**9, 10**12)}
+    runs = {samples: SimpleNamespace(sampler=trainer.sampler, budget=budget) for samples, budget in budgets.items()}
+    for samples, epsilon in ((10**9, 5.0), (10**12, 8.0)):
+        tau = sum(integer_noise.bill(samples * SMALL.steps).values())
+        added = audit._extra_cost(runs[samples], SMALL, epsilon) - audit._extra_cost(runs[0], SMALL, epsilon)
+        assert added >= (1 + math.exp(epsilon)) * tau * (1 - 1e-3)

@@ -67,7 +67,7 @@ WRONG = {
     "the variance of three": ({"draws": 3}, "has not the variance"),
     "fewer values than steps": ({"samples_per_step": 101}, "fewer than 10000 steps of 101"),
     "steps without noise": ({"samples_per_step": 0}, "fewer than"),
-    "a bill of fewer values": ({"total_variation": integer_noise.bill(999_990)}, "the distance of bridge"),
+    "a bill of fewer values": ({"total_variation": integer_noise.bill(990_000)}, "the distance of bridge"),
     "a part left out": ({"total_variation": {k: v for k, v in PARTS.items() if k != "suffix"}}, "are those of the th"),
     "a part of 0": ({"total_variation": PARTS | {"suffix": 0.0}}, "the distance of suffix is 0.0"),
     "a part that is taken off": ({"total_variation": PARTS | {"gain": -1e-22}}, "bridge, sums, table, suffix are"),
