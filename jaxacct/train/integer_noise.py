@@ -58,7 +58,7 @@ DRAW_VARIANCE = Fraction(2**40, COARSE**2 + 1)
 """Variance parameter s1^2 of one draw X."""
 
 FACTORS = {2: (1, COARSE), 3: (1, 32, 32 * COARSE)}
-"""What the draws of Z are multiplied by, by their number."""
+"""Factors of the draws in Z, by their number."""
 
 VARIANCES = {2: Fraction(2**40), 3: DRAW_VARIANCE + 32**2 * Fraction(2**40)}
 """Variance parameter s^2 of Z, by its number of draws."""
@@ -83,12 +83,12 @@ def masses() -> tuple[int, ...]:
         factor = factor * square >> bits
     weights = [rho[0], *(2 * one for one in rho[1:])]
     total, doubt = sum(weights), 1 << (bits - 200)
-    found = [((weight * ROWS * UNIT_MASS << 1) + total) // (2 * total) for weight in weights]
+    nearest = [((weight * ROWS * UNIT_MASS << 1) + total) // (2 * total) for weight in weights]
     for sign in (-1, 1):
         moved = [((weight + sign * doubt) * ROWS * UNIT_MASS * 2 + total) // (2 * total) for weight in weights]
-        assert [near - one for near, one in zip(moved, found, strict=True)].count(0) == ROWS
-    found[0] += ROWS * UNIT_MASS - sum(found)
-    return tuple(found)
+        assert [near - one for near, one in zip(moved, nearest, strict=True)].count(0) == ROWS
+    nearest[0] += ROWS * UNIT_MASS - sum(nearest)
+    return tuple(nearest)
 
 
 def _exponential(x: Fraction, bits: int) -> int:
@@ -157,8 +157,8 @@ MOST_UNITS = 256
 def draw(words: Array, own: tuple[Array, Array], shared: tuple[Array, Array]) -> Int32[Array, ...]:
     """Returns X from a draw's own two words and the two that its block shares."""
     row = (own[0] >> 17 & jnp.uint32(ROWS - 1)).astype(jnp.int32)
-    found = words.at[row].get(mode="promise_in_bounds")
-    head, high, middle, low = (found[..., k] for k in range(4))
+    entry = words.at[row].get(mode="promise_in_bounds")
+    head, high, middle, low = (entry[..., k] for k in range(4))
     top, cut = own[0] & jnp.uint32(0x1FFFF), head & jnp.uint32(0x1FFFF)
     is_below = (shared[0] < middle) | ((shared[0] == middle) & (shared[1] < low))
     is_below = (top < cut) | ((top == cut) & ((own[1] < high) | ((own[1] == high) & is_below)))
@@ -205,11 +205,11 @@ OF_UNITS: dict[int, Callable[[Array, Array, Array], Array]] = {
     2: functools.partial(noise_of_units, draws=2),
     3: functools.partial(noise_of_units, draws=3),
 }
-"""What draws the noise of some units, by its number of draws of integers; 0 for normal numbers of float64."""
+"""Functions that draw the noise of some units, by its number of draws of integers; 0: normal numbers of float64."""
 
 
 @dataclass(frozen=True)
-class Window:
+class LeafWindow:
     """The part of a leaf that one device draws: its own shard, with axes that are completed until rows are long.
 
     Attributes:
@@ -223,7 +223,7 @@ class Window:
     spec: tuple[Any, ...]
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], place: NamedSharding | None) -> Window:
+    def of(cls, shape: tuple[int, ...], place: NamedSharding | None) -> LeafWindow:
         """Returns the window of a leaf that lies so; None: whole."""
         if place is None:
             return cls(shape, shape, (None,) * len(shape))
@@ -317,7 +317,7 @@ def noise_of_leaves(
     """
     if any(math.prod(shape) > MOST_ENTRIES for shape in shapes):
         raise ValueError(f"a leaf has more than {MOST_ENTRIES} entries: train it as several parameters.")
-    windows = [Window.of(shape, places[i] if places else None) for i, shape in enumerate(shapes)]
+    windows = [LeafWindow.of(shape, places[i] if places else None) for i, shape in enumerate(shapes)]
     numbers = [i for i, shape in enumerate(shapes) if math.prod(shape)]
 
     def on_each(key: Array) -> list[Array]:
@@ -592,7 +592,7 @@ def bill(samples: float) -> dict[str, float]:
 
     >>> parts = bill(1e13)
     >>> sorted(parts), 2.0e-16 < sum(parts.values()) < 3.4e-16
-    (['bridge', 'sums', 'suffix', 'table'], True)
+    (['bridge', 'suffix', 'sums', 'table'], True)
     """
     inner = float(DRAW_VARIANCE) / (COARSE**2 + 1)
     outer = float(DRAW_VARIANCE * VARIANCES[2] / VARIANCES[3])

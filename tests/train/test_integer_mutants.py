@@ -61,7 +61,7 @@ MUTANTS = [
            "words[777][3] ^= 1; return np.array(words, np.uint32)", LAW),
     Mutant("an alias", "return np.array(words, np.uint32)",
            "words[9][0] ^= 1 << 17; return np.array(words, np.uint32)", LAW),
-    Mutant("a sum that is not mended", "found[0] += ROWS * UNIT_MASS - sum(found)", "pass", LAW),
+    Mutant("a sum that is not mended", "nearest[0] += ROWS * UNIT_MASS - sum(nearest)", "pass", LAW),
     Mutant("masses of one sign", "[rho[0], *(2 * one for one in rho[1:])]", "[2 * one for one in rho]", MASSES),
     Mutant("a variance without the fine draw", "Fraction(2**40, COARSE**2 + 1)", "Fraction(2**40, COARSE**2)", MASSES),
     Mutant("b = 764", "COARSE = 765", "COARSE = 764", MASSES),

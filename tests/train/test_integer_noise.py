@@ -17,7 +17,7 @@ from scipy import stats
 from jaxacct.mechanisms.discrete_gaussian import chi_square_of_dither
 from jaxacct.numerics.chacha20 import CHACHA20
 from jaxacct.train import integer_noise as noise
-from jaxacct.train.integer_noise import Window, bill, draw, law_of, masses, noise_of_leaves, table
+from jaxacct.train.integer_noise import LeafWindow, bill, draw, law_of, masses, noise_of_leaves, table
 from jaxacct.train.noise import privatize
 
 KEY = np.random.default_rng(3).integers(0, 2**32, 8, dtype=np.uint32)
@@ -251,7 +251,7 @@ def part_of(shape, spec, at):
 
 def window_of(shape, spec):
     part = tuple(one.stop for one in part_of(shape, spec, dict.fromkeys(SIZES, 0)))
-    return Window(shape, part, (*spec, *(None,) * (len(shape) - len(spec))))
+    return LeafWindow(shape, part, (*spec, *(None,) * (len(shape) - len(spec))))
 
 
 @jax.jit

@@ -1,4 +1,4 @@
-"""Which floating-point numbers come out tells what noise was added to; of whole multiples of a grid nothing is told.
+"""Attacks that tell by the last bits of floating-point numbers what noise was added to; on integers they fail.
 
 With noise of multiplier 4 nobody may tell two sums apart with more advantage than 2 Phi(1/8) - 1 = 0.0995. The attacks
 are those of Mironov (2012), "On significance of the least significant bits for differential privacy", and Haney et al.
