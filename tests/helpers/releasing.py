@@ -24,7 +24,7 @@ def publish(budget, published, scale):
 
 def slowly(n, below=release.secrets.randbelow):
     """Draws slowly enough to be killed between payment and publication."""
-    time.sleep(0.004)
+    time.sleep(0.002)
     return below(n)
 
 
