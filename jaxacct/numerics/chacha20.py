@@ -117,16 +117,32 @@ CHACHA20: Any = define_prng_impl(
 
 
 def is_chacha20(key: Array) -> bool:
-    """Returns whether a typed key is one of :data:`CHACHA20`.
+    """Returns whether a key is one of :data:`CHACHA20`: a typed one, or its words as a state stores them.
 
     >>> is_chacha20(jax.random.key(0, impl=CHACHA20)), is_chacha20(jax.random.key(0))
     (True, False)
     """
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return bool(key.dtype == jnp.uint32)
     return bool(jax.random.key_impl(key) == CHACHA20)
 
 
 def as_chacha20(key: Array) -> Array:
     """Returns a key of :data:`CHACHA20` made from a typed key of any generator: itself where it is one."""
     if is_chacha20(key):
-        return key
+        return typed(key)
     return jax.random.wrap_key_data(jax.random.bits(key, (KEY_WORDS,), jnp.uint32), impl=CHACHA20)
+
+
+def stored(key: Array) -> Array:
+    """Returns a typed key as a state stores it: words (8,) of one of :data:`CHACHA20`, which no file knows by name."""
+    return jax.random.key_data(key) if is_chacha20(key) else key
+
+
+def typed(key: Array) -> Array:
+    """Returns a key that a state stored as a typed one.
+
+    >>> typed(stored(jax.random.key(7, impl=CHACHA20))) == jax.random.key(7, impl=CHACHA20)
+    Array(True, dtype=bool)
+    """
+    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key, impl=CHACHA20)

@@ -202,7 +202,7 @@ class Plan:
     @property
     def noise_delta(self) -> float:
         """Part of delta that the distance of integer noise from its account costs (:func:`.integer_noise.bill`)."""
-        return noise_delta(self.samples * _covered(self.sampler, self.steps), self.epsilon, self.delta)
+        return noise_delta(self.samples * _count_covered(self.sampler, self.steps), self.epsilon, self.delta)
 
     @property
     def delta_for_accounting(self) -> float:
@@ -343,7 +343,7 @@ def _least_epsilon(
                 "noise_multiplier, or give epsilon."
             )
         sampler = draw(epsilon, steps)
-        drawn = noise_delta(samples * _covered(sampler, steps), epsilon, delta)
+        drawn = noise_delta(samples * _count_covered(sampler, steps), epsilon, delta)
         if _overflow(sampler, steps, epsilon) + drawn < share * delta:
             # Both cost less than their share; the rest goes back to the mechanisms, whose epsilon then falls, and at a
             # smaller epsilon both cost no more.
@@ -468,10 +468,10 @@ def composition_of(sampler: Sampler, noise: float, steps: int, queries: tuple[Si
 
 def _overflow(sampler: Sampler, steps: int, epsilon: float) -> float:
     """Returns what cut batches cost over all the steps that the plan's runs cover."""
-    return sampler.overflow_delta(_covered(sampler, steps), epsilon)
+    return sampler.overflow_delta(_count_covered(sampler, steps), epsilon)
 
 
-def _covered(sampler: Sampler, steps: int) -> int:
+def _count_covered(sampler: Sampler, steps: int) -> int:
     """Returns the number of steps that the plan's runs cover: no more can be made."""
     return runs_of(sampler, steps) * sampler.steps_per_run
 
@@ -483,7 +483,7 @@ def delta_left(sampler: Sampler, steps: int, epsilon: float, delta: float, sampl
 
     Raises ValueError where nothing is, or integer noise takes more than a hundredth.
     """
-    drawn = noise_delta(samples * _covered(sampler, steps), epsilon, delta)
+    drawn = noise_delta(samples * _count_covered(sampler, steps), epsilon, delta)
     left = math.nextafter(delta - (_overflow(sampler, steps, epsilon) + drawn) * (1 + 2.0**-50), 0.0)
     if left <= 0:
         raise ValueError(_overflow_message(delta, steps))

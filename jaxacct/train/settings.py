@@ -196,20 +196,20 @@ def check_callbacks(evaluate: Any, on_evaluation: Any, keeper: Any, progress: An
         raise TypeError(f"progress = {progress!r}: give True, False, None, or a function of a step and words.")
 
 
-def key_for(arithmetic: NoiseArithmetic | None, key: jax.Array, reason: str) -> jax.Array:
+def key_for(noise_arithmetic: NoiseArithmetic | None, key: jax.Array, reason: str) -> jax.Array:
     """Returns a run's key for an arithmetic of noise, which the key's generator decides: ChaCha20 draws integers.
 
     None: integers with a ChaCha20 key, as there is without a seed, unless there is a ``reason`` against them.
 
     Raises ValueError where integers are asked for, and there is a reason against them.
     """
-    if arithmetic is not None:
-        validation.check_one_of(arithmetic, "noise_arithmetic", get_args(NoiseArithmetic))
-    if arithmetic == "integer" and reason:
+    if noise_arithmetic is not None:
+        validation.check_one_of(noise_arithmetic, "noise_arithmetic", get_args(NoiseArithmetic))
+    if noise_arithmetic == "integer" and reason:
         raise ValueError(
             f"noise_arithmetic = 'integer' is not possible for {reason}. Leave it out, or change the noise."
         )
-    if arithmetic == "float64" or reason or (arithmetic is None and not is_chacha20(key)):
+    if noise_arithmetic == "float64" or reason or (noise_arithmetic is None and not is_chacha20(key)):
         return as_threefry(key)
     return as_chacha20(key)
 

@@ -31,7 +31,7 @@ class TrainState:
         rule: the clipping rule; an adaptive one carries its norm.
         policy: the policy's state.
         step (): noisy updates so far; also the counter that keys are folded with.
-        key (): typed key of the run; never changes, never used itself.
+        key: of the run; never changes, never used itself. Words (8,) of ChaCha20; for noise of float64 a typed key.
         metrics: sums of the steps' noisy means, by name (:class:`~jaxacct.train.metrics.Metrics`).
         noise: the memory of correlated noise, float64; secret like the key. None: noise is independent.
     """
@@ -59,7 +59,7 @@ class PrivateState:
         ledger: what has been spent: the count of a plan's steps, a filter or an odometer.
         rule: the clipping rule; an adaptive one carries its norm.
         step (): noisy gradients so far, which the key is folded with.
-        key (): typed key of the run. Secret, as the noise can be redone from it.
+        key: of the run, as above. Secret, as the noise can be redone from it.
         owner (8,): digest of the settings of the :class:`.PrivateGradients` that began it, and that alone take it.
         noise: the memory of correlated noise, float64; secret like the key. None: noise is independent.
     """
