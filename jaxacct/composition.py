@@ -33,7 +33,7 @@ from jaxacct.mechanisms import bounded_range
 from jaxacct.mechanisms.approximate_dp import ExponentialMechanism
 from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.by_curve import RenyiOnly
-from jaxacct.mechanisms.discrete_gaussian import has_integer_vectors
+from jaxacct.mechanisms.discrete_gaussian import DiscreteGaussianVector
 from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import (
@@ -762,15 +762,20 @@ def static_facts(mechanism: Any, steps: Any, question: Question) -> StaticFacts:
         value, most = question.value, 1.0 if isinstance(question, ForEpsilon) else np.inf
         is_inside = is_concrete(value) and bool(np.all((np.asarray(value) > 0) & (np.asarray(value) < most)))
         return StaticFacts(is_gaussian=True, has_runs=has_runs, is_inside=is_inside)
-    has_curves_only, ranges = False, 0.0
+    has_curves_only, has_integer_vectors, ranges = False, False, 0.0
     # Traced numbers of runs of exponential mechanisms may be any, and so may be several.
     for part, count in flat_runs(mechanism, steps):
         has_curves_only = has_curves_only or isinstance(part, RenyiOnly)
+        has_integer_vectors = has_integer_vectors or isinstance(part, DiscreteGaussianVector)
         if isinstance(part, ExponentialMechanism):
             ranges += float(np.sum(np.broadcast_to(count, np.shape(part.epsilon)))) if is_concrete(count) else 2.0
     known = single_run(mechanism, steps)
-    is_near = has_integer_vectors(mechanism)
-    return StaticFacts(known, has_curves_only=has_curves_only, has_ranges=ranges > 1, has_integer_vectors=is_near)
+    return StaticFacts(
+        known,
+        has_curves_only=has_curves_only,
+        has_ranges=ranges > 1,
+        has_integer_vectors=has_integer_vectors,
+    )
 
 
 AS_IT_IS = {"static": True, "as_it_is": True}

@@ -31,9 +31,8 @@ import jaxacct
 from jaxacct import json_files, saddlepoint
 from jaxacct.certificates.specs import ANY, IntegerNoise, Release, Spec, all_of, parsed, sampling_of, unit_of
 from jaxacct.display import round_up, rounded_up
-from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
+from jaxacct.mechanisms import AboveThreshold, DiscreteGaussianVector, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
-from jaxacct.mechanisms.discrete_gaussian import has_integer_vectors
 from jaxacct.mechanisms.records import record_of
 
 SCHEMA = "jaxacct.certificate/1"
@@ -170,7 +169,7 @@ def _route(spec: Spec, quantity: str, argument: float, converged: bool) -> str:
     """Returns in words which accountant the bracket comes from."""
     if has_renyi_only(spec.mechanisms):
         return "Rényi divergences: an upper bound alone; a mechanism among them is known by its Rényi curve only"
-    if has_integer_vectors(spec.mechanisms):
+    if any(isinstance(mechanism, DiscreteGaussianVector) for mechanism in spec.mechanisms):
         return "Gaussian noise near to discrete one: its guarantee, with what their total variation adds to delta"
     by_contour = saddlepoint.epsilon if quantity == "epsilon" else saddlepoint.delta
     if converged and by_contour(spec.mechanisms, spec.steps, argument, relation=spec.relation).converged:

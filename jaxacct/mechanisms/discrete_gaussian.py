@@ -71,6 +71,17 @@ from jaxacct.numerics.pytrees import register_dataclass
 # (2017), "Gaussian sampling over the integers", for sums.
 # ----------------------------------------------------------------------------------------------------
 
+__all__ = [
+    "DiscreteGaussian",
+    "DiscreteGaussianPair",
+    "DiscreteGaussianVector",
+    "chi_square_of_dither",
+    "chi_square_of_rounding",
+    "cost",
+    "theta",
+    "total_variation",
+]
+
 Number = TypeVar("Number", float, jax.Array)
 """A number of Python's, or one of JAX's, which may be traced."""
 
@@ -454,13 +465,6 @@ class DiscreteGaussianVector(SampledNoise):
             "a Gaussian's in total variation alone, and a table's tails are cut off. Use jaxacct.epsilon, "
             "jaxacct.delta or jaxacct.curve, which convert the Gaussian's guarantee first and then add the distance."
         )
-
-
-def has_integer_vectors(mechanism: Any) -> bool:
-    """Returns whether a mechanism, or any of several, is discrete Gaussian noise on vectors."""
-    if isinstance(mechanism, (tuple, list)):
-        return any(map(has_integer_vectors, mechanism))
-    return isinstance(mechanism, DiscreteGaussianVector)
 
 
 def nearby(mechanism: Any, steps: Any, weight: Any, *, below: bool) -> tuple[Any, Any]:

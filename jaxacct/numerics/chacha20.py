@@ -130,19 +130,19 @@ def is_chacha20(key: Array) -> bool:
 def as_chacha20(key: Array) -> Array:
     """Returns a key of :data:`CHACHA20` made from a typed key of any generator: itself where it is one."""
     if is_chacha20(key):
-        return typed(key)
+        return as_typed(key)
     return jax.random.wrap_key_data(jax.random.bits(key, (KEY_WORDS,), jnp.uint32), impl=CHACHA20)
 
 
-def stored(key: Array) -> Array:
+def as_stored(key: Array) -> Array:
     """Returns a typed key as a state stores it: words (8,) of one of :data:`CHACHA20`, which no file knows by name."""
     return jax.random.key_data(key) if is_chacha20(key) else key
 
 
-def typed(key: Array) -> Array:
+def as_typed(key: Array) -> Array:
     """Returns a key that a state stored as a typed one.
 
-    >>> typed(stored(jax.random.key(7, impl=CHACHA20))) == jax.random.key(7, impl=CHACHA20)
+    >>> as_typed(as_stored(jax.random.key(7, impl=CHACHA20))) == jax.random.key(7, impl=CHACHA20)
     Array(True, dtype=bool)
     """
     return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key, impl=CHACHA20)

@@ -40,7 +40,7 @@ from flax import nnx
 
 from jaxacct import json_files, validation
 from jaxacct.json_files import PRIVATE, synchronize, write_whole
-from jaxacct.numerics.chacha20 import is_chacha20, stored
+from jaxacct.numerics.chacha20 import as_stored, is_chacha20
 from jaxacct.train.keys import as_threefry, run_key
 from jaxacct.train.models import without_params
 from jaxacct.train.ownership import Arrays, Leaf, arrays_of, as_text, differences, digest, of_text, place, tree_of
@@ -503,7 +503,7 @@ def _charge(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
     if trainer.noise is not None:  # another key begins another stream
         state = dataclasses.replace(state, noise=tree_of(arrays_of(trainer._first_noise(state.params)), state.noise))
     key = run_key()
-    key = stored(agreed_key(key if is_chacha20(state.key) else as_threefry(key)))
+    key = as_stored(agreed_key(key if is_chacha20(state.key) else as_threefry(key)))
     return dataclasses.replace(state, key=place(key, state.key.sharding)), progress
 
 

@@ -30,7 +30,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree, UInt32
 
 from jaxacct.filters import MenuFilter
 from jaxacct.ledger import Ledger
-from jaxacct.numerics.chacha20 import is_chacha20, stored, typed
+from jaxacct.numerics.chacha20 import as_stored, as_typed, is_chacha20
 from jaxacct.numerics.precision import is_concrete, scope
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.strategies import BufferedStrategy, Strategy
@@ -63,12 +63,12 @@ S = TypeVar("S", TrainState, PrivateState)
 
 def key_of(state: TrainState | PrivateState, purpose: int) -> jax.Array:
     """Returns the key of a purpose at the state's step."""
-    return jax.random.fold_in(jax.random.fold_in(typed(state.key), purpose), state.step)
+    return jax.random.fold_in(jax.random.fold_in(as_typed(state.key), purpose), state.step)
 
 
 def sample_key(state: TrainState | PrivateState) -> jax.Array:
     """Returns the key that the sampler derives every step's draw from."""
-    return jax.random.fold_in(typed(state.key), SAMPLE)
+    return jax.random.fold_in(as_typed(state.key), SAMPLE)
 
 
 def strategy_of(sampler: Sampler) -> Strategy | None:
@@ -487,7 +487,7 @@ class PrivateGradients:
         rule = jax.tree.map(strongly_typed, self.rule)
         return PrivateState(
             ledger=self.ledger, rule=rule, step=jnp.zeros((), jnp.int32),
-            key=stored(key_for(self.noise_arithmetic, run_key(seed), self._against_integers)),
+            key=as_stored(key_for(self.noise_arithmetic, run_key(seed), self._against_integers)),
             owner=jnp.asarray(self._digest), noise=noise,
         )  # fmt: skip
 

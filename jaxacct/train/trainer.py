@@ -25,7 +25,7 @@ from jaxacct import validation
 from jaxacct.display import rounded_up
 from jaxacct.filters import FILTER_ORDERS, MenuFilter, RenyiFilter
 from jaxacct.menus import Menu
-from jaxacct.numerics.chacha20 import is_chacha20, stored
+from jaxacct.numerics.chacha20 import as_stored, is_chacha20
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.odometers import VilleOdometer
 from jaxacct.policies import Constant, Policy
@@ -303,7 +303,7 @@ class DPTrainer(Sealed):
             rule=jax.tree.map(strongly_typed, rule),
             policy=policy_state,
             step=jnp.zeros((), jnp.int32),
-            key=stored(agreed_key(key)),
+            key=as_stored(agreed_key(key)),
             metrics={} if metrics is None else metrics.start(),
             noise=self._first_noise(params),
         )
