@@ -118,8 +118,8 @@ MOST = {
     ("contour", "warm"): (12, 86, 13),
     ("calibration", "cold"): (15, 160, 22),
     ("calibration", "warm"): (14, 115, 22),
-    ("training step", "trace"): (20, 280, 19),
-    ("training step", "cold"): (27, 346, 29),
+    ("training step", "trace"): (21, 304, 20),
+    ("training step", "cold"): (28, 346, 29),
     ("training step", "warm"): (16, 62, 13),
 }
 """Files and functions of the package that a call enters, and how deep it goes, at most: a road that grows says so."""

@@ -448,8 +448,9 @@ def test_no_block_serves_two_draws_of_a_run():
 
 
 FORGETS_STEPS = """
+from jaxacct.numerics.chacha20 import as_typed
 from jaxacct.train import gradients, step
-key_of = lambda state, purpose: jax.random.fold_in(jax.random.fold_in(state.key, purpose), 0)
+key_of = lambda state, purpose: jax.random.fold_in(jax.random.fold_in(as_typed(state.key), purpose), 0)
 gradients.key_of = step.key_of = key_of
 """
 
