@@ -80,6 +80,10 @@ def add_parser(commands: Any) -> None:
         "--ghost", action=argparse.BooleanOptionalAction, default=None,
         help="leave out the gradients of single examples where their norms follow without them",
     )  # fmt: skip
+    command.add_argument(
+        "--noise-arithmetic", choices=("integer", "float64"),
+        help="integers of a proved law, or normal numbers of float64 (default: integers without a seed)",
+    )  # fmt: skip
     command.add_argument("--out", metavar="DIR", help="where to write (default runs/DATASET)")
     stays = "what it released of the same data stays spent, and both budgets add up"
     add_overwrite(command, f"delete the run that DIR holds; {stays}")
@@ -226,7 +230,7 @@ def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dic
     settings = {name: values[name] for name in names} | {"learning_rate": rate, "correct": _correct}
     optional = {
         name: values[name]
-        for name in ("trainable", "microbatch_size", "ghost", "most_examples")
+        for name in ("trainable", "microbatch_size", "ghost", "most_examples", "noise_arithmetic")
         if values[name] is not None
     }
     policy = _policy(arguments, arguments.most_examples or len(dataset.train_labels))

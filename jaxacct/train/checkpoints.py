@@ -405,7 +405,7 @@ class Checkpoints:
         if differing := differences(there, fingerprint(trainer)):
             raise ValueError(
                 f"checkpoints = {self.folder} are of another run ({differing}): give the settings that it was begun "
-                "with, or name another folder."
+                "with, or name another folder. (A run without 'noise arithmetic' is of noise_arithmetic='float64'.)"
             )
 
     def _write_ahead(self, trainer: DPTrainer, stop: int, ledger: Any) -> None:

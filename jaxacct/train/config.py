@@ -399,7 +399,8 @@ class OpenRun:
 
     Attributes:
         ledger: a filter of :mod:`jaxacct.filters` or an odometer of :mod:`jaxacct.odometers`, before the first step.
-            What cut batches cost, ``sampler.overflow_delta``, the caller has taken off its delta.
+            What cut batches cost, ``sampler.overflow_delta``, and integer noise, :func:`.noise_delta`, the caller has
+            taken off its delta.
         sampler: one of :mod:`jaxacct.train.sampling` whose runs are single steps, each of which is paid for by itself.
 
     Formal guarantee: the ledger's, and the sampler's for cut batches.

@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree, UInt32
 
+from jaxacct import validation
 from jaxacct.filters import MenuFilter
 from jaxacct.ledger import Ledger
 from jaxacct.numerics.chacha20 import as_stored, as_typed, is_chacha20
@@ -38,7 +40,7 @@ from jaxacct.train.clipping import ClippedSum, ClippingRule, clip_and_sum
 from jaxacct.train.clipping.query import added_up, check_loss
 from jaxacct.train.clipping.rows import Shards
 from jaxacct.train.config import OpenRun, PlannedRun, against_integers
-from jaxacct.train.integer_noise import rounding_of_rows
+from jaxacct.train.integer_noise import draws_of, rounding_of_rows
 from jaxacct.train.keys import as_threefry, run_key
 from jaxacct.train.models import takes_key
 from jaxacct.train.noise import deviation_of_mean, privatize_step, start
@@ -47,15 +49,15 @@ from jaxacct.train.planned import Plan, PlannedLedger
 from jaxacct.train.sampling import Correlated, Sampler
 from jaxacct.train.sampling.correlated import describe_noise, drawn_by
 from jaxacct.train.sampling.sampler import Batch, check_num_examples
-from jaxacct.train.settings import NoiseArithmetic, check_placement, key_for, rule_of
+from jaxacct.train.settings import NoiseArithmetic, check_placement, check_shares, key_for, rule_of
 from jaxacct.train.state import PrivateState, TrainState
 
 SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
 """Purposes of keys: the number that is folded into the run's key before the step's. Any distinct numbers are sound;
 others change what a seed gives."""
 
-MOST_SAMPLES = 2**30
-"""Integer noise values of one step that a plan pays for whose parameters are not known yet: a few 1e-13 of delta."""
+MOST_ENTRIES = 2**30
+"""Entries of parameters that a plan pays integer noise for where it does not know them yet: a few 1e-13 of delta."""
 
 S = TypeVar("S", TrainState, PrivateState)
 """Type of a state that one step moves on: a trainer's, or that of a loop of one's own."""
@@ -210,6 +212,13 @@ class Door:
         entries = sum(np.size(leaf) for leaf in jax.tree.leaves(total))
         return rounding_of_rows(self.sampler.strategy, self.sampler.sensitivity, self.sampler.covered, entries)
 
+    def check_noise(self, state: TrainState | PrivateState, params: PyTree, noise: ArrayLike) -> None:
+        """Raises ValueError where integers cannot make noise of that multiplier for the parameters."""
+        if is_chacha20(state.key) and is_concrete(noise) and 0 < float(np.asarray(noise)) < math.inf:
+            rounding = self.rounding(state, params)
+            entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params))
+            draws_of(noise, entries if rounding is None else 0, rounding or 0.0)
+
     def deviation(self, state: TrainState | PrivateState, noise: ArrayLike, size: ArrayLike, params: PyTree) -> Array:
         """Returns the deviation of independent noise in each entry of a release, float32, for optimizers."""
         entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params)) if is_chacha20(state.key) else 0
@@ -243,8 +252,8 @@ class PrivateGradients:
         specs: pytree like ``params`` of ``PartitionSpec``: how they, and their gradients, lie on that mesh.
         sampler: draws the batches; the plan's, if there is one.
         ledger: pays for each step, before the first; the plan's, if there is one.
-        noise_arithmetic: as :class:`.DPTrainer` has it. A plan pays for integer noise of up to :data:`MOST_SAMPLES`
-            entries; where a ledger pays, its delta is reduced by you (:func:`.noise_delta`).
+        noise_arithmetic: as :class:`.DPTrainer` has it. A plan pays for integer noise of up to so many
+            ``entries``, 2^30; where a ledger pays, its delta is reduced by you (:func:`.noise_delta`).
 
     A loop: :meth:`start` once, and then for each step :meth:`batch`, the examples at its indices from wherever they
     are, :meth:`gradient`, any optimizer. :meth:`clip`, :meth:`sum` and :meth:`noise` are the parts of a gradient, for
@@ -303,6 +312,7 @@ class PrivateGradients:
             raise ValueError("plan is None: give a sampler and a ledger that pays, or PrivateGradients.planned(...).")
         else:
             OpenRun(self.ledger, self.sampler)  # type: ignore[arg-type]
+        check_shares(self.rule, None, strategy_of(self.sampler))
 
     @classmethod
     def from_run(
@@ -317,6 +327,7 @@ class PrivateGradients:
         sharding: NamedSharding | None = None,
         specs: PyTree | None = None,
         noise_arithmetic: NoiseArithmetic | None = None,
+        entries: int = MOST_ENTRIES,
     ) -> PrivateGradients:
         """Returns the gradients of a configuration on a data set of ``num_examples`` examples.
 
@@ -335,7 +346,8 @@ class PrivateGradients:
             )
         rule = rule_of(clip_norm)
         is_integer = noise_arithmetic != "float64" and not run.against_integers
-        budget = run.resolve(num_examples, MOST_SAMPLES if is_integer else 0)
+        most = validation.check_count(entries, "entries", "the entries of all parameters") + 2
+        budget = run.resolve(num_examples, int(most) if is_integer else 0)
         return cls(
             loss, budget.plan, rule, microbatch_size, ghost, sharding, specs, budget.sampler,
             budget.ledger, noise_arithmetic,
@@ -361,6 +373,7 @@ class PrivateGradients:
         sharding: NamedSharding | None = None,
         specs: PyTree | None = None,
         noise_arithmetic: NoiseArithmetic | None = None,
+        entries: int = MOST_ENTRIES,
     ) -> PrivateGradients:
         """Returns the gradients with the least noise that the certified accountant allows for so many epochs.
 
@@ -382,6 +395,8 @@ class PrivateGradients:
             sharding: as the attribute.
             specs: as the attribute.
             noise_arithmetic: as the attribute.
+            entries: most entries of all parameters together, for which the plan pays integer noise. Give their number
+                where a large epsilon or a small delta leaves too little for the default.
 
         Raises ValueError where an argument is out of range, or there is no such plan.
         """
@@ -392,7 +407,7 @@ class PrivateGradients:
         return cls.from_run(
             run, loss, num_examples, clip_norm=clip_norm,  # type: ignore[arg-type]  # None is refused there
             microbatch_size=microbatch_size, ghost=ghost, sharding=sharding, specs=specs,
-            noise_arithmetic=noise_arithmetic,
+            noise_arithmetic=noise_arithmetic, entries=entries,
         )  # fmt: skip
 
     @classmethod
@@ -414,7 +429,7 @@ class PrivateGradients:
         Arguments are those of :meth:`planned`, but for ``ledger``: one of :mod:`jaxacct.filters` or
         :mod:`jaxacct.odometers`. The sampler's steps are paid for one by one: :class:`.PoissonSampler`, or another one
         whose runs are a single step, as the noise of a longer run is one. What cut batches cost,
-        ``sampler.overflow_delta``, is taken off its delta by you.
+        ``sampler.overflow_delta``, and integer noise, :func:`.noise_delta`, is taken off its delta by you.
 
         Formal guarantee: the ledger's, and the sampler's for cut batches.
 
@@ -622,8 +637,8 @@ class PrivateGradients:
         entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params))
         if is_chacha20(state.key) and self.plan is not None and entries + 2 > self.plan.samples:
             raise ValueError(
-                f"params have {entries} entries, and the plan pays for integer noise on {self.plan.samples}: make the "
-                "object with noise_arithmetic='float64', or train fewer."
+                f"params have {entries} entries, and the plan pays for integer noise on {self.plan.samples - 2}: "
+                "give that number as entries."
             )
         multiplier = self._gradient_noise(noise)
         ledger = self.ledger.resume(state.ledger)  # type: ignore[arg-type]

@@ -35,8 +35,8 @@ from jaxtyping import Array, ArrayLike, Float64, Int32, PyTree, UInt32
 
 from jaxacct.mechanisms.discrete_gaussian import chi_square_of_dither, cost, total_variation
 from jaxacct.numerics.chacha20 import NOISE, NORMAL, SUFFIX, as_chacha20, blocks, is_chacha20
-from jaxacct.numerics.precision import as_float64, is_concrete, kernel
-from jaxacct.strategies import BufferedStrategy, NoiseState
+from jaxacct.numerics.precision import as_float64, is_concrete, kernel, scope
+from jaxacct.strategies import BufferedStrategy, NoiseState, Toeplitz
 
 # ----------------------------------------------------------------------------------------------------
 # The table. |X| has integer masses W_m over 2^127, those nearest to the discrete Gaussian's of variance
@@ -353,13 +353,13 @@ def noise_of_leaves(
 # ----------------------------------------------------------------------------------------------------
 # The grid. S is a sum as it was computed, in float64, and one example moves it by at most C. On a grid gamma it is
 # x = rint(clip(S / gamma)), coordinate by coordinate. The scaling errs by at most eta of itself, clip by nothing more,
-# and rint by 1/2 for each of two neighbours, whose clipped quotients are at most 2^40. By Minkowski
+# and rint by 1/2 for each of two neighbours, whose clipped quotients are at most 2^44. By Minkowski
 #
-#     |x - x'| <= C/gamma + sqrt(d) (1 + 2^41 eta) =: Delta,   d the number of entries of all leaves,
+#     |x - x'| <= C/gamma + sqrt(d) (1 + 2^45 eta) =: Delta,   d the number of entries of all leaves,
 #
 # and this is attained: entries 1/2 - e and 1/2 + e are rounded apart. With s'^2 = s^2 - 49/16 the release x + Z is, up
 # to total variation, a post-processing of x plus Gaussian noise of deviation s', so that the multiplier accounted is
-# s'/Delta: gamma = C / (s'/sigma - sqrt(d) (1 + 2^41 eta)), which exists where the difference is positive.
+# s'/Delta: gamma = C / (s'/sigma - sqrt(d) (1 + 2^45 eta)), which exists where the difference is positive.
 #
 # Under sampling the sum after rounding is no longer additive, and need not be. Let r be any map from batches to integer
 # vectors with |r(B + x) - r(B)| <= Delta for all B and x. Given the others' batch B, whose law is the same in both
@@ -373,11 +373,12 @@ def noise_of_leaves(
 DITHER = 49 / 16
 """t^2, what is taken off the variance s^2: with less the bill grows, by e^(-4 pi^2 t^2)."""
 
-MOST_MULTIPLE = 2.0**40
+MOST_MULTIPLE = 2.0**44
 """Largest multiple of the grid that a sum may have; beyond it is clipped, which is part of the query. The sum with Z is
-an integer below 2^53, exact in float64. A smaller one would bind for large batches of like gradients."""
+an integer below 2^53, exact in float64. A smaller one would bind for large batches of like gradients: this one does
+for coordinates of 2^24 sigma C with two draws, and of 2^19 sigma C with three."""
 
-SCALING_ERROR = 2.0**-44
+SCALING_ERROR = 2.0**-47
 """Bound eta on the relative error of a sum over the grid. A division in float64, or a product with a rounded
 reciprocal, errs by 2^-51; of a TPU's pairs of float32 numbers, of 48 bits, this is assumed. Grids rest on it."""
 
@@ -408,7 +409,7 @@ def draws_of(noise_multiplier: ArrayLike, entries: int, rounding: float = 0.0) -
     if not sigma > 2 * deviation_below(draws) / MOST_MULTIPLE:
         raise ValueError(
             f"noise_multiplier = {sigma:g} is so small that its integers would clip the sum below the clipping norm: "
-            "give at least 1e-4, or noise_arithmetic='float64'."
+            "give a larger one, or noise_arithmetic='float64'."
         )
     return draws
 
@@ -501,7 +502,7 @@ def drawn_like(key: jax.Array, total: PyTree, draws: int, places: tuple[NamedSha
 
 
 def on_grid(leaf: Float64[Array, ...], grid: Float64[Array, ""]) -> Float64[Array, ...]:
-    """Returns the nearest multiples of the grid, whole numbers of at most 2^40; inside the float64 scope."""
+    """Returns the nearest multiples of the grid, whole numbers of at most 2^44; inside the float64 scope."""
     return jnp.rint(jnp.clip(leaf / grid, -MOST_MULTIPLE, MOST_MULTIPLE))
 
 
@@ -514,15 +515,15 @@ def on_grid(leaf: Float64[Array, ...], grid: Float64[Array, ""]) -> Float64[Arra
 # Given all o and one of two neighbours, w = o - x and so Z are determined step by step. Let x, x' be the sums of two
 # neighbours and e = Z' - Z what their noise would have to differ by for the same o: w' - w = x - x', and
 #
-#     e_t = (C1 (x - x'))_t + rho_t,   C1 = C diag(own)^-1,   |rho_t| <= 1 + 2^41 eta in each coordinate,
+#     e_t = (C1 (x - x'))_t + rho_t,   C1 = C diag(own)^-1,   |rho_t| <= 1 + 2^45 eta in each coordinate,
 #
-# as each of the two roundings errs by 1/2, and what it rounds by 2^40 eta = 2^-4. What is combined are exact multiples
-# over own entries: where buffers add them up over steps, each addition errs by 2^-53 of a buffer. (For 2^16 steps and
-# buffers of 2^33 that is 2^-4; in fact it was 2^-23 after 20,000 steps.)
+# as each of the two roundings errs by 1/2, and what it rounds by 2^44 eta = 2^-3. What is combined are exact multiples
+# over own entries, which MOST_GROWTH keeps small: where buffers add them up over steps, each addition errs by 2^-53 of
+# a buffer. (It was 2^-23 in all after 20,000 steps.)
 # x - x' is the difference of sums, own_t/gamma of it, and of its rounding, in the steps an example takes part in alone.
 # With sens the strategy's sensitivity for how examples take part, fixed beforehand, whatever o,
 #
-#     |e| <= E = sens (C/gamma + sqrt(d) ROUNDING_OF_ENTRY / min own) + sqrt(d T) (1 + 2^41 eta).
+#     |e| <= E = sens (C/gamma + sqrt(d) ROUNDING_OF_ENTRY / min own) + sqrt(d T) (1 + 2^45 eta).
 #
 # That is enough: adaptive Gaussian steps whose shifts have sum |e_t|^2 <= E^2 surely are a post-processing of one
 # Gaussian mechanism of sensitivity E (a Brownian motion of drift 0 or 1 on [0, E^2], of which step t takes the next
@@ -532,11 +533,29 @@ def on_grid(leaf: Float64[Array, ...], grid: Float64[Array, ""]) -> Float64[Arra
 # ----------------------------------------------------------------------------------------------------
 
 
+MOST_GROWTH = 2.0**17
+"""Largest sum of the magnitudes of a row of C^-1, times the terms of a combination. Z is below 2^29, so that rows are
+below 2^46, and float64 combines them to 2^-7 for each unit of a row of C: a larger one would break the bound on rho."""
+
+
 def rounding_of_rows(strategy: BufferedStrategy, sensitivity: float, steps: int, entries: int) -> float:
-    """Returns what rounding adds to the sensitivity of correlated noise, as :func:`grid_of` takes it."""
-    with jax.core.eval_context():  # also while a step is traced
+    """Returns what rounding adds to the sensitivity of correlated noise, as :func:`grid_of` takes it.
+
+    Raises ValueError where a strategy's noise grows so much that float64 does not round it to whole numbers.
+    """
+    with jax.core.eval_context(), scope():  # also while a step is traced
         own = jax.jit(jax.vmap(lambda step: strategy.entries(step)[0]))(jnp.arange(steps, dtype=jnp.int32))
         least = float(jnp.min(own))
+        # A Toeplitz inverse is known by its first column; others by all rows, of the first steps where there are many.
+        shown = min(steps, 2**12)
+        basis = jnp.zeros(steps).at[0].set(1.0) if isinstance(strategy, Toeplitz) else jnp.eye(shown)
+        inverse = jnp.abs(jax.jit(strategy.solve)(basis))
+        growth = float(jnp.sum(inverse) if inverse.ndim == 1 else jnp.max(jnp.sum(inverse, axis=1)))
+    if not growth * (strategy.buffers + 2) <= MOST_GROWTH:
+        raise ValueError(
+            f"noise = {type(strategy).__name__} makes rows of {growth:.3g} times its noise over {steps} steps, which "
+            "are not rounded to whole numbers in float64: give another strategy, or noise_arithmetic='float64'."
+        )
     rounded = ROUNDING_OF_ENTRY * math.sqrt(entries)
     return rounded / least + rounded * math.sqrt(steps) / sensitivity
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxacct.numerics.chacha20 import CHACHA20, KEY_WORDS
+from jaxacct.numerics.precision import is_concrete
 
 IMPLEMENTATION = "threefry2x32"
 """Name of the generator of seeds: fixed, so that a seed means the same run whatever default the process has set."""
@@ -70,12 +71,18 @@ def run_key(seed: int | jax.Array | DerivedKey | None = None) -> jax.Array:
             )
         return seed
     if seed is None:
+        if not is_concrete(jnp.zeros(())):
+            raise TypeError(
+                "seed = None in a function that is traced, which would have one key for ever: call it outside."
+            )
         words = np.frombuffer(secrets.token_bytes(4 * KEY_WORDS), np.uint32)
         return jax.random.wrap_key_data(jnp.array(words), impl=CHACHA20)
     if isinstance(seed, numbers.Integral) and not isinstance(seed, bool):
         number = int(seed)
     else:
-        raise TypeError(f"seed = {seed!r} is not a seed: give a whole number, or None for the system's entropy.")
+        raise TypeError(
+            f"seed is a {type(seed).__name__}: give a whole number, a typed key, or None for the system's entropy."
+        )
     if not 0 <= number < 2**64:
         raise ValueError(f"seed = {number} is out of range: give a whole number from 0 to 2**64 - 1.")
     words = jnp.array(np.array([number >> 32, number & 0xFFFFFFFF], np.uint32))

@@ -51,8 +51,8 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
     where what was released decided on the end: it is the epsilon of the whole plan (:mod:`jaxacct.train.planned`), a
     filter's budget, or an odometer's reading; ``lower`` is that of the steps made. Batches cut at capacity, and noise
     of integers, are paid for on both sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus it.
-    ``lower`` bounds the
-    epsilon of the worst gradients, not of those that occurred.
+    ``lower`` bounds the epsilon of the worst gradients, not of those that occurred, at the noise multiplier that is
+    accounted: integers are a little more noise, a thousandth mostly, as they pay for rounding.
 
     Raises ValueError for an adaptive policy: its settings were chosen from results, and no composition of what they
     happened to be bounds their privacy loss. The ledger does (:attr:`~jaxacct.train.trainer.DPTrainer.spent_epsilon`).

@@ -103,6 +103,15 @@ def rule_of(clip_norm: float | ClippingRule | None) -> ClippingRule:
     return Flat(float(clip_norm))
 
 
+def check_shares(rule: ClippingRule, metrics: Metrics | None, strategy: Strategy | None) -> bool:
+    """Returns whether a rule takes a share of each step's noise; raises ValueError for a share of correlated noise."""
+    shares = type(rule).gradient_noise_multiplier is not ClippingRule.gradient_noise_multiplier
+    if strategy is not None and (shares or metrics is not None):
+        name = f"clip_norm = {type(rule).__name__}" if shares else "metrics"
+        raise ValueError(f"{name} takes a share of independent noise: leave it out, or leave noise out.")
+    return shares
+
+
 def gradient_noise(
     policy: Policy, rule: ClippingRule, metrics: Metrics | None = None, strategy: Strategy | None = None
 ) -> float | None:
@@ -110,10 +119,7 @@ def gradient_noise(
 
     Raises ValueError where a step pays for something else as well, and the noise is not constant or not independent.
     """
-    shares = type(rule).gradient_noise_multiplier is not ClippingRule.gradient_noise_multiplier
-    if strategy is not None and (shares or metrics is not None):
-        name = f"clip_norm = {type(rule).__name__}" if shares else "metrics"
-        raise ValueError(f"{name} takes a share of independent noise: leave it out, or leave noise out.")
+    shares = check_shares(rule, metrics, strategy)
     if isinstance(policy, Constant):
         noise = policy.noise_multiplier
         return rule.gradient_noise_multiplier(noise if metrics is None else metrics.gradient_noise_multiplier(noise))

@@ -308,6 +308,8 @@ class DPTrainer(Sealed):
             noise=self._first_noise(params),
         )
         self.program.check_counts(self._state, self._constants, self.source.example)
+        if self.program.gradient_noise is not None:
+            self.program.door.check_noise(self._state, params, self.program.gradient_noise)
         self._places = None
         if layout is not None:
             self._places = layout.of_state(self._state)
@@ -553,9 +555,9 @@ class DPTrainer(Sealed):
         ledger = self._state.ledger.resume(state.ledger)
         state = dataclasses.replace(state, ledger=ledger)
         structures: list[Any] = [jax.tree.structure(state), jax.tree.structure(self._state)]
-        if structures[0] != structures[1]:
+        if structures[0] != structures[1] or is_chacha20(state.key) != is_chacha20(self._state.key):
             raise ValueError(
-                "state is of a trainer with another model, optimizer, rule or policy: give one that this trainer made."
+                "state is of a trainer with another model, optimizer, rule, policy or noise: give one of this trainer."
             )
         return self.program.step(state, self._present_curve(), self._constants, self.data)
 

@@ -127,7 +127,7 @@ def tune(
             f"{rounded_up(drawing, '.2g')} of it: give a larger delta, or a smaller epsilon."
         )
     left = delta * (1 - SHARE) - drawing
-    one = make(space[0], noise_multiplier=1.0, delta=run_delta)
+    one = _make_first(make, space[0], run_delta)
     first, unit = _plan(one), unit_of(one)
     # The model has seen no data: a score that is no number shows itself before anything is paid for.
     score_of(score(one.model), "score")
@@ -167,6 +167,16 @@ def tune(
     }
     value, setting, model = (None, None, None) if best is None else best
     return Tuned(setting, model, value, noise, least.reached, delta, certificate)
+
+
+def _make_first(make: Callable[..., DPTrainer], setting: Any, delta: float) -> DPTrainer:
+    """Returns a trainer whose batches and steps are looked at; its noise is any for which it has a plan."""
+    for noise in (1.0, 8.0):
+        try:
+            return make(setting, noise_multiplier=noise, delta=delta)
+        except ValueError:  # an epsilon so large that integer noise has no bill for it
+            continue
+    return make(setting, noise_multiplier=64.0, delta=delta)
 
 
 def _plan(trainer: DPTrainer) -> Plan:

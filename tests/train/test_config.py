@@ -23,7 +23,7 @@ from jaxacct.train import (
     RandomAllocationSampler,
 )
 from jaxacct.train.config import KEYWORDS, TrainerRun, run_of
-from jaxacct.train.gradients import MOST_SAMPLES
+from jaxacct.train.gradients import MOST_ENTRIES
 from jaxacct.train.planned import PlannedLedger
 
 SIZE = 100
@@ -92,7 +92,7 @@ def test_a_trainer_takes_a_configuration_in_place_of_keywords():
 def test_a_loop_of_ones_own_takes_the_same_configurations():
     run, _ = KINDS["planned"]
     private = PrivateGradients.from_run(run, None, SIZE, clip_norm=1.0)
-    assert private.plan is run.resolve(SIZE, MOST_SAMPLES).plan
+    assert private.plan is run.resolve(SIZE, MOST_ENTRIES + 2).plan
     ledger, sampler = RenyiFilter(1.0, 1e-5), PoissonSampler(SIZE, 0.2, SIZE + 1)
     private = PrivateGradients.from_run(OpenRun(ledger, sampler), None, SIZE, clip_norm=1.0)
     assert private.ledger is ledger

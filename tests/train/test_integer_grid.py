@@ -181,7 +181,7 @@ def test_optimizers_are_told_what_is_added():
 # What rounding does to neighbours.
 # ----------------------------------------------------------------------------------------------------
 
-LIMIT = 2**40
+LIMIT = 2**44
 
 
 def clipped(u):
@@ -250,5 +250,5 @@ def test_a_sum_is_rounded_after_it_is_clipped_and_stays_whole_with_its_noise():
     assert LIMIT + most < 2**53
     assert most < 2**31
     with scope():
-        x = np.asarray(on_grid(jnp.array([1e300, -1e300, 2.0**40 + 3, -(2.0**41)]), jnp.float64(1.0)))
-    assert x.tolist() == [2.0**40, -(2.0**40), 2.0**40, -(2.0**40)]
+        x = np.asarray(on_grid(jnp.array([1e300, -1e300, 2.0**44 + 3, -(2.0**45)]), jnp.float64(1.0)))
+    assert x.tolist() == [2.0**44, -(2.0**44), 2.0**44, -(2.0**44)]

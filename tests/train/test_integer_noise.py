@@ -16,6 +16,8 @@ from scipy import stats
 
 from jaxacct.mechanisms.discrete_gaussian import chi_square_of_dither
 from jaxacct.numerics.chacha20 import CHACHA20
+from jaxacct.strategies import BandedToeplitz, square_root
+from jaxacct.train import AdaptiveQuantile, run_key
 from jaxacct.train import integer_noise as noise
 from jaxacct.train.integer_noise import LeafWindow, bill, draw, law_of, masses, noise_of_leaves, table
 from jaxacct.train.noise import privatize
@@ -580,3 +582,25 @@ def test_float32_sums_are_refused():
     for total in (jnp.ones(3, jnp.float32), np.ones(3, np.float32), {"a": np.ones(3), "b": np.ones(3, np.float16)}):
         with pytest.raises(TypeError, match="float64"):
             privatize(key, total, noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=1.0)
+
+
+def test_correlated_noise_that_grows_is_refused():
+    """Rows that double from step to step leave float64's whole numbers, and nothing would bound their rounding."""
+    growing, steps = BandedToeplitz([1.0, 1.5]), 110
+    with pytest.raises(ValueError, match=r"rows of .* times its noise"):
+        noise.rounding_of_rows(growing, 1.0, steps, 3)
+    assert noise.rounding_of_rows(square_root(4), 1.0, steps, 3) > 0
+
+
+def test_a_count_is_the_same_in_a_trace():
+    """The count's noise is known before: the same integers, and no narrower clip, inside of jit."""
+    rule, key = AdaptiveQuantile(1.0, count_noise=1.0), jax.random.key(3, impl=CHACHA20)
+    with jax.enable_x64(True):
+        unclipped = jnp.float64(5e4)
+        eager = rule.update(key, unclipped, 1e5).clip_norm
+        assert eager == jax.jit(lambda count: rule.update(key, count, 1e5).clip_norm)(unclipped)
+
+
+def test_a_key_is_not_made_in_a_trace():
+    with pytest.raises(TypeError, match="one key for ever"):
+        jax.jit(lambda: jax.random.key_data(run_key()))()

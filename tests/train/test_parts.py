@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 import jaxacct as ja
-from jaxacct.strategies import square_root
+from jaxacct.strategies import BandedToeplitz, square_root
 from jaxacct.train import (
     AdaptiveQuantile,
     CyclicPoissonSampler,
@@ -213,3 +213,13 @@ def test_a_plans_ledger_pays_for_the_plans_noise_alone():
 def test_wrong_uses_are_named(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_a_rule_that_counts_takes_no_share_of_correlated_noise():
+    """The count is independent over steps, and is not paid for by what correlated noise costs."""
+    sampler = RandomAllocationSampler.for_budget(60, 4, epsilon=2.0, delta=1e-3, steps=12)
+    with pytest.raises(ValueError, match="AdaptiveQuantile takes a share of independent noise"):
+        PrivateGradients.planned(
+            lambda w, x: jnp.sum((w - x) ** 2), 60, epsilon=2.0, delta=1e-3, epochs=3, sampler=sampler,
+            clip_norm=AdaptiveQuantile(1.0, count_noise=0.5), noise=BandedToeplitz([0.01, 0.005]),
+        )  # fmt: skip

@@ -325,9 +325,7 @@ class AdaptiveQuantile(Flat):
     def _move(self, key: jax.Array, unclipped: ArrayLike, expected_batch_size: float) -> Array:
         """Returns the clipping norm after a step towards the quantile, by the noisy share of unclipped examples."""
         # The centred count is 1/2 above and below.
-        count = add_noise(
-            key, as_float64(unclipped), noise_multiplier=2 * as_float64(self.count_noise), sensitivity=0.5
-        )
+        count = add_noise(key, as_float64(unclipped), noise_multiplier=2 * self.count_noise, sensitivity=0.5)
         share = count / expected_batch_size + 0.5
         step = -as_float64(self.learning_rate) * (share - as_float64(self.target_quantile))
         # Kept within the range in which float32 products of gradients lose nothing that matters.
