@@ -36,7 +36,7 @@ from jaxtyping import Array, ArrayLike, Float64, Int32, PyTree, UInt32
 from jaxacct.mechanisms.discrete_gaussian import chi_square_of_dither, cost, total_variation
 from jaxacct.numerics.chacha20 import NOISE, NORMAL, SUFFIX, as_chacha20, blocks, is_chacha20
 from jaxacct.numerics.precision import as_float64, is_concrete, kernel, scope
-from jaxacct.strategies import BufferedStrategy, NoiseState, Toeplitz
+from jaxacct.strategies import BandedToeplitz, BufferedStrategy, BufferedToeplitz, NoiseState
 
 # ----------------------------------------------------------------------------------------------------
 # The table. |X| has integer masses W_m over 2^127, those nearest to the discrete Gaussian's of variance
@@ -548,7 +548,11 @@ def rounding_of_rows(strategy: BufferedStrategy, sensitivity: float, steps: int,
         least = float(jnp.min(own))
         # A Toeplitz inverse is known by its first column; others by all rows, of the first steps where there are many.
         shown = min(steps, 2**12)
-        basis = jnp.zeros(steps).at[0].set(1.0) if isinstance(strategy, Toeplitz) else jnp.eye(shown)
+        basis = (
+            jnp.zeros(steps).at[0].set(1.0)
+            if isinstance(strategy, (BandedToeplitz, BufferedToeplitz))
+            else jnp.eye(shown)
+        )
         inverse = jnp.abs(jax.jit(strategy.solve)(basis))
         growth = float(jnp.sum(inverse) if inverse.ndim == 1 else jnp.max(jnp.sum(inverse, axis=1)))
     if not growth * (strategy.buffers + 2) <= MOST_GROWTH:

@@ -20,7 +20,7 @@ DITHER = Fraction(49, 16)
 SQUARES = {2: Fraction(2**40) - DITHER, 3: Fraction(2**40, 765**2 + 1) + 2**50 - DITHER}
 """s'^2, what accounted noise may have as its variance."""
 
-PER_ENTRY = 1 + Fraction(2) ** 41 / 2**44
+PER_ENTRY = 1 + Fraction(2) ** 45 / 2**47
 """The most that rounding may move an entry of a difference: 1, and what the scaling errs by at 2^40."""
 
 
@@ -224,7 +224,7 @@ def test_rounding_errs_by_half_and_neighbours_part_by_no_more_than_is_paid_for(o
         eta = Fraction(1, 2**51)
         for (found, quotients), wanted in zip(multiples, exact, strict=True):
             for x, q, u in zip(found.tolist(), quotients.tolist(), wanted, strict=True):
-                assert abs(Fraction(q) - u) <= eta * abs(u)  # 2^-44 is what grids pay for
+                assert abs(Fraction(q) - u) <= eta * abs(u)  # 2^-47 is what grids pay for
                 assert x == int(x)
                 assert abs(Fraction(x) - clipped(u)) <= Fraction(1, 2) + LIMIT * eta
         for (found, _), wanted in zip(multiples[1:], exact[1:], strict=True):
