@@ -580,3 +580,20 @@ def test_float32_sums_are_refused():
     for total in (jnp.ones(3, jnp.float32), np.ones(3, np.float32), {"a": np.ones(3), "b": np.ones(3, np.float16)}):
         with pytest.raises(TypeError, match="float64"):
             privatize(key, total, noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("samples", -1, ValueError), ("samples", math.inf, ValueError), ("samples", math.nan, ValueError),
+        ("samples", "5", TypeError), ("samples", np.ones(2), ValueError), ("epsilon", -1e9, ValueError),
+        ("epsilon", math.nan, ValueError), ("epsilon", "5", TypeError), ("delta", 2.0, ValueError),
+        ("delta", math.inf, ValueError), ("delta", 0.0, ValueError), ("delta", None, TypeError),
+    ],
+)  # fmt: skip
+def test_what_is_no_guarantee_costs_nothing_that_is_said(name, value, kind):
+    given = {"samples": 1e6, "epsilon": 1.0, "delta": 1e-5}
+    for samples in (1e6, 0):
+        with pytest.raises(kind, match=name):
+            noise.noise_delta(**(given | {"samples": samples} | {name: value}))
+    assert noise.noise_delta(**given) > 0
