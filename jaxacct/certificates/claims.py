@@ -244,7 +244,7 @@ def ask_referee(spec: Spec, bracket: dict[str, Any]) -> dict[str, Any]:
     from jaxacct.verify.drawn_noise import refute
 
     for noise in spec.noises:
-        if why := refute(noise.record, noise.distance, noise.steps):
+        if why := refute(noise.record, noise.distance, noise.runs, noise.steps):
             return {"status": "REFUTED", "reason": why}
     judge = verify.epsilon if bracket["quantity"] == "epsilon" else verify.delta
     lower = 0.0 if states_less(spec.mechanisms) else bracket["lower"]
@@ -347,7 +347,8 @@ ASSUMED = {
     ),
     "integer noise": (
         "Noise is in integers, by {draws} draws of the table {table}: discrete Gaussian noise of variance {square}, up "
-        "to a total variation of at most {distance} ({parts}) over {samples} values, which delta pays for.",
+        "to a total variation of at most {distance} ({parts}) over {samples} values, for {entries} parameters and "
+        "{counts} counts in each of {steps} steps, which delta pays for.",
         "Another program drew the noise, or more of it.",
     ),
     "generator": (
@@ -366,19 +367,9 @@ ASSUMED = {
 
 def assumptions(spec: Spec) -> list[dict[str, str]]:
     """Returns the assumptions that the statement rests on: each in words, who says so, and what would void it."""
-    unit, group = unit_of(spec.source), spec.group
     reports = [part["report"]["config"] for part in spec.source["parts"] if "report" in part]
     by_report, by_program = "the trainer's report", "nobody but the program that ran"
-    is_named = "unit" in spec.source or group > 1
-    of_unit = "the spec" if is_named else "nobody: a record is taken for the unit" if unit == ANY else by_report
-    of_settings = f"the spec: {fixed}" if (fixed := spec.source.get("fixed")) else f"{by_report}, of its runs"
-    together = f"; up to {group} records change together" if group > 1 else ""
-    assumed = [
-        _assume("unit", of_unit, unit=unit, neighbours=NEIGHBOURS[spec.relation].format(unit=unit), together=together,
-                records=f"{group} record{'s' * (group > 1)}"),
-        _assume("fixed", of_settings if fixed or reports else "nobody"),
-        _assume("mechanism", by_program),
-    ]  # fmt: skip
+    assumed = [*_assume_spec(spec, by_report), _assume("mechanism", by_program)]
     for release in spec.releases:
         assumed += _assume_release(release, by_program)
     for config in reports:
@@ -400,6 +391,21 @@ def _assume(kind: str, said_by: str, **words: str) -> tuple[str, str, str]:
     return text.format(**words), said_by, void.format(**words)
 
 
+def _assume_spec(spec: Spec, by_report: str) -> Iterator[tuple[str, str, str]]:
+    """Yields what a spec's settings say: whose data one record is, and who fixed what ran."""
+    unit, group, fixed = unit_of(spec.source), spec.group, spec.source.get("fixed")
+    by_default = "nobody: a record is taken for the unit" if unit == ANY else by_report
+    of_unit = "the spec" if "unit" in spec.source or group > 1 else by_default
+    together = f"; up to {group} records change together" if group > 1 else ""
+    yield _assume(
+        "unit", of_unit, unit=unit, neighbours=NEIGHBOURS[spec.relation].format(unit=unit), together=together,
+        records=f"{group} record{'s' * (group > 1)}",
+    )  # fmt: skip
+    has_report = any("report" in part for part in spec.source["parts"])
+    of_settings = f"{by_report}, of its runs" if has_report else "nobody"
+    yield _assume("fixed", f"the spec: {fixed}" if fixed else of_settings)
+
+
 def _assume_release(release: Release, by_program: str) -> Iterator[tuple[str, str, str]]:
     """Yields what a release's mechanism adds, and each within it: the assumption of its sampling or its kind."""
     for mechanism in all_of(release.mechanism):
@@ -418,7 +424,8 @@ def _assume_noise(noise: IntegerNoise, said_by: str) -> Iterator[tuple[str, str,
     parts = ", ".join(f"{name} {rounded_up(value, '.2g')}" for name, value in drawn["total_variation"].items())
     yield _assume(
         "integer noise", said_by, draws=str(drawn["draws"]), table=drawn["table_sha256"], square=drawn["scale_squared"],
-        distance=rounded_up(noise.distance, ".3g"), parts=parts, samples=f"{drawn['samples']:,}",
+        distance=rounded_up(noise.distance, ".3g"), parts=parts,
+        **{key: f"{drawn[key]:,}" for key in ("samples", "entries", "counts", "steps")},
     )  # fmt: skip
     yield _assume("generator", "nobody", generator=drawn["generator"])
     yield _assume("machine", "nobody")

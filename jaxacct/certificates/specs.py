@@ -73,11 +73,13 @@ class IntegerNoise(NamedTuple):
     Attributes:
         record: what the report calls ``noise_drawn``.
         distance: bound on the total variation of all of it from the noise that is composed.
-        steps: the number of releases that have it.
+        runs: the number of runs of the training's mechanism.
+        steps: the number of steps that there are at least, whatever a run covers.
     """
 
     record: dict[str, Any]
     distance: float
+    runs: int
     steps: int
 
 
@@ -222,20 +224,29 @@ def _part_of_report(report: Any) -> Part:
     if cut is None or composition["relation"] is None:
         raise ValueError("report: cut_probability or relation is null: give it as the trainer wrote it.")
     validation.check_probability(cut, "cut_probability")
-    drawn, distance = config.get("noise_drawn", {}), number_of(composition.get("noise_distance", 0.0), "noise_distance")
+    mechanisms = [mechanism_of(record) for record in composition["mechanisms"]]
+    counts = [np.array(count) if isinstance(count, list) else _run_count(count) for count in composition["steps"]]
+    said_by = f"the trainer's report, by its {config['sampler']}"
+    releases = [Release(m, count, sampling_of(m), said_by) for m, count in zip(mechanisms, counts, strict=True)]
+    if not releases:
+        raise ValueError("report: composition.mechanisms is empty: give it as the trainer wrote it.")
+    noise = _noise_of_report(config, [int(np.sum(count)) for count in counts], final)
+    return Part(releases, composition["relation"], number_of(final["delta"], "delta"), cut, noise)
+
+
+def _noise_of_report(config: dict[str, Any], runs: list[int], final: dict[str, Any]) -> IntegerNoise | None:
+    """Returns noise of a report that was drawn in integers; ``runs`` are the numbers of runs of its mechanisms."""
+    drawn = config.get("noise_drawn", {})
+    distance = number_of(config["composition"].get("noise_distance", 0.0), "noise_distance")
     validation.check_probability(distance, "noise_distance")
     if (drawn.get("arithmetic") == "integer") != bool(distance):
         raise ValueError(
             f"report: noise_distance = {distance} of noise_drawn = {str(drawn)[:200]}: give both as the trainer wrote "
             "them; noise of integers has a distance above 0 from what is composed, and no other has one that is known."
         )
-    mechanisms = [mechanism_of(record) for record in composition["mechanisms"]]
-    counts = [np.array(count) if isinstance(count, list) else _run_count(count) for count in composition["steps"]]
-    said_by = f"the trainer's report, by its {config['sampler']}"
-    releases = [Release(m, count, sampling_of(m), said_by) for m, count in zip(mechanisms, counts, strict=True)]
-    # The first mechanism is the steps', and others are queries, whose noise the trainer does not draw.
-    noise = IntegerNoise(drawn, distance, int(np.sum(counts[0]))) if distance else None
-    return Part(releases, composition["relation"], number_of(final["delta"], "delta"), cut, noise)
+    # The first mechanism is the steps', and others are queries, whose noise the trainer does not draw, and of which
+    # there are no more than steps: so there are at least as many of these as of anything, in whatever order.
+    return IntegerNoise(drawn, distance, runs[0], max(*runs, _run_count(final["steps"]))) if distance else None
 
 
 def _history(value: Any) -> list[tuple[float, float, int]]:
@@ -292,8 +303,10 @@ def number_of(value: Any, key: str) -> float | None:
         if not isinstance(value, bool) and isinstance(value, (str, int, float)):
             return display.parse_number(value) if isinstance(value, str) else float(value)
     except ValueError as error:
-        raise ValueError(f"{key} = {value!r} is no number ({error}): give one such as 0.01 or '64/1000'.") from None
-    raise ValueError(f"{key} = {value!r} is no number: give one such as 0.01 or '64/1000'.")
+        why = f" ({str(error)[:200]})"
+    else:
+        why = ""
+    raise ValueError(f"{key} = {validation.shorten(value)} is no number{why}: give one such as 0.01 or '64/1000'.")
 
 
 def _run_count(count: Any) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxacct import mechanisms, selection
+from jaxacct import mechanisms, selection, validation
 from jaxacct.mechanisms.mechanism import Mechanism
 from jaxacct.selection import Trials
 
@@ -43,7 +43,7 @@ def kind_of(name: object, kinds: dict[str, Any] = KINDS) -> Any:
         return kinds[known[plain]]
     close = difflib.get_close_matches(plain, known, 1)
     meant = f"did you mean {known[close[0]]}?" if close else f"give one of {', '.join(kinds)}."
-    raise ValueError(f"mechanism type = {name!r} is unknown: {meant}")
+    raise ValueError(f"mechanism type = {validation.shorten(name)} is unknown: {meant}")
 
 
 def record_of(mechanism: Mechanism) -> dict[str, Any]:
@@ -86,7 +86,9 @@ def mechanism_of(record: Any) -> Any:
             raise ValueError("mechanism = [] holds nothing to compose: give at least one mechanism.")
         return tuple(mechanism_of(entry) for entry in record)
     if not isinstance(record, dict) or "type" not in record:
-        raise ValueError(f"mechanism = {record!r}: give an object with a type and fields, or a list of such.")
+        raise ValueError(
+            f"mechanism = {validation.shorten(record)}: give an object with a type and fields, or a list of such."
+        )
     return _mechanism_from(record, KINDS)
 
 

@@ -33,6 +33,7 @@ from jax.scipy.special import ndtri
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, ArrayLike, Float64, Int32, PyTree, UInt32
 
+from jaxacct import validation
 from jaxacct.mechanisms.discrete_gaussian import chi_square_of_dither, cost, total_variation
 from jaxacct.numerics.chacha20 import NOISE, NORMAL, SUFFIX, as_chacha20, blocks, is_chacha20
 from jaxacct.numerics.precision import as_float64, is_concrete, kernel, scope
@@ -645,11 +646,18 @@ def noise_delta(samples: float, epsilon: float, delta: float) -> float:
     Formal guarantee: an upper bound on ``(1 + e^epsilon) tau``, tau being the sum of :func:`bill`. If the run with real
     Gaussian noise is (epsilon, delta')-DP, the run as it is drawn is (epsilon, delta' + this)-DP, adaptively.
 
-    Raises ValueError where it is more than a hundredth of delta, or epsilon is infinite.
+    Raises ValueError where it is more than a hundredth of delta, or epsilon is infinite; and, or TypeError, for what is
+    no finite number of values of at least 0, no epsilon or no delta.
 
     >>> noise_delta(samples=1e13, epsilon=8.0, delta=1e-8) < 1e-12
     True
     """
+    for name, value in (("samples", samples), ("epsilon", epsilon), ("delta", delta)):
+        validation.check_scalar(value, name)
+    validation.check_not_negative(samples, "samples", "a number of values of noise")
+    validation.check_finite(samples, "samples")
+    validation.check_epsilon(epsilon)
+    validation.check_delta(delta)
     if samples == 0:
         return 0.0
     added = float(cost(epsilon, sum(bill(samples).values()))) if math.isfinite(epsilon) else 1.0

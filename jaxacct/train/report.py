@@ -164,16 +164,22 @@ def composition(trainer: DPTrainer) -> dict[str, Any] | None:
 
 def samples_of(trainer: DPTrainer) -> int:
     """Returns how many integer noise values the longest run allowed draws at most; 0 for noise of float64."""
-    sampler = trainer.sampler
-    return trainer.budget.samples * runs_of(sampler, trainer.horizon) * sampler.steps_per_run
+    return trainer.budget.samples * _most_steps(trainer)
+
+
+def _most_steps(trainer: DPTrainer) -> int:
+    """Returns the steps of the longest run allowed, those of a run of the sampler's mechanism that is begun in full."""
+    return runs_of(trainer.sampler, trainer.horizon) * trainer.sampler.steps_per_run
 
 
 def drawn_noise_of(trainer: DPTrainer) -> dict[str, Any]:
     """Returns how a trainer draws its noise, for JSON: all that a referee needs to judge integers, and no key.
 
     ``draws`` and ``scale_squared``, the variance parameter s^2 as a fraction, are of the gradients' noise; that of
-    counts and means may be of 2 draws, which are as near to their account. ``total_variation`` has the parts of what
-    bounds the distance of the whole run (:func:`.integer_noise.bill`), and ``delta`` is what that takes off delta.
+    counts and means may be of 2 draws, which are as near to their account. A step draws ``entries``, one for each of
+    the parameters, and ``counts``, of rules, policies and means; ``samples`` are those of ``steps``, in runs of
+    ``steps_per_run``. ``total_variation`` has the parts of what bounds the distance of all of them
+    (:func:`.integer_noise.bill`), and ``delta`` is what that takes off delta.
     """
     if not is_chacha20(trainer.state.key):
         return {"arithmetic": "float64"}
@@ -183,15 +189,19 @@ def drawn_noise_of(trainer: DPTrainer) -> dict[str, Any]:
     }
     samples, noise = samples_of(trainer), trainer.program.gradient_noise
     rounding = trainer.program.door.rounding(trainer.state, trainer.state.params)
-    entries = 0 if rounding is not None else sum(np.size(leaf) for leaf in jax.tree.leaves(trainer.state.params))
-    draws = 3 if noise is None else draws_of(noise, entries, rounding or 0.0)
+    entries = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(trainer.state.params))
+    draws = 3 if noise is None else draws_of(noise, entries if rounding is None else 0, rounding or 0.0)
     return {
         "arithmetic": "integer",
         "generator": f"ChaCha20, from {seeds.get(str(trainer.seed), 'a seed given by the user')}",
         "draws": draws,
         "scale_squared": str(VARIANCES[draws]),
         "table_sha256": hashlib.sha256(table().astype("<u4").tobytes()).hexdigest(),
+        "entries": entries,
+        "counts": trainer.budget.samples - entries,
         "samples_per_step": trainer.budget.samples,
+        "steps": _most_steps(trainer),
+        "steps_per_run": int(trainer.sampler.steps_per_run),
         "samples": samples,
         "total_variation": bill(samples),
         "delta": noise_delta(samples, trainer.epsilon, trainer.delta),

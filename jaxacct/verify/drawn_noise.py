@@ -48,6 +48,14 @@ VARIANCE = Fraction(2**40, 765**2 + 1)
 SQUARES = {2: Fraction(2**40), 3: VARIANCE + 32**2 * 2**40}
 """s^2, by the number of draws of Z."""
 
+GENERATORS = tuple(
+    f"ChaCha20, from {key}"
+    for key in (
+        "256 bits of the operating system's entropy", "a key given by the user", "a seed given by the user",
+    )
+)  # fmt: skip
+"""The words in which a report names its generator. That it is pseudorandom is assumed of these alone."""
+
 
 def theta_of(v: arb) -> arb:
     """Returns theta at v >= 1, in a ball: from the ninth term on they are below twice the ninth."""
@@ -117,30 +125,55 @@ def distances(samples: int) -> dict[str, arb]:
         }
 
 
-def refute(record: dict[str, Any], distance: float, steps: int) -> str:
+def refute(record: dict[str, Any], distance: float, runs: int, steps: int) -> str:
     """Returns why a report's record of noise in integers does not hold; empty where it was proved.
 
     Args:
         record: what the report calls ``noise_drawn``.
         distance: the total variation that a certificate pays for.
-        steps: number of runs that are certified: as many steps at least.
+        runs: number of runs of the training's mechanism that are certified.
+        steps: number of steps that there are at least, whatever a run covers.
+
+    What the report says of itself alone stays said by it: that this was the generator, and so many parameters.
     """
     try:
         draws, samples, known = record["draws"], record["samples"], record["total_variation"]
+        if record["generator"] not in GENERATORS:
+            return f"the generator {_shown(record['generator'])} is none of a trainer's: {'; '.join(GENERATORS)}."
         if record["table_sha256"] != (law := table_sha256()):
-            return f"the table of noise has the hash {record['table_sha256']!r}, and {law} is that of its law."
-        if draws not in SQUARES or Fraction(record["scale_squared"]) != SQUARES[draws]:
-            return f"noise of {draws!r} draws has not the variance {record['scale_squared']!r}."
-        if not samples >= record["samples_per_step"] * steps >= steps:
-            return f"{samples!r} values of noise are fewer than {steps} steps of {record['samples_per_step']!r} each."
-        needed = distances(int(samples))
+            return f"the table of noise has the hash {_shown(record['table_sha256'])}, and {law} is that of its law."
+        if draws not in SQUARES or record["scale_squared"] != str(SQUARES[draws]):
+            return f"noise of {_shown(draws)} draws has not the variance {_shown(record['scale_squared'])}."
+        if why := _refute_number(record, runs, steps):
+            return why
+        needed = distances(samples)
         if known.keys() != needed.keys():
-            return f"the distance has the parts {', '.join(known)}, and {', '.join(needed)} are those of the theorem."
+            named = _shown(", ".join(known))
+            return f"the distance has the parts {named}, and {', '.join(needed)} are those of the theorem."
         for name, least in needed.items():
-            if not least <= ball(Fraction(known[name])):
-                return f"the distance of {name} is {known[name]!r}, and {least.str(6)} for {samples} values."
+            if not isinstance(known[name], float) or not least <= ball(Fraction(known[name])):
+                return f"the distance of {name} is {_shown(known[name])}, and {least.str(6)} for {samples} values."
         if Fraction(distance) < sum(map(Fraction, known.values())):
             return f"the distance that is paid for, {distance!r}, is below the sum of its parts."
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         return f"what is said of the noise is not what a trainer writes ({error!r})."
+    return ""
+
+
+def _shown(value: Any) -> str:
+    """Returns a value as a reason shows it: as much of it as a hash has digits."""
+    return repr(value)[:80]
+
+
+def _refute_number(record: dict[str, Any], runs: int, steps: int) -> str:
+    """Returns why a record's number of values is not that of its steps, or these are fewer than are certified."""
+    keys = ("samples", "entries", "counts", "samples_per_step", "steps", "steps_per_run")
+    for key in keys:
+        if type(record[key]) is not int or record[key] < 1:
+            return f"{key} = {_shown(record[key])} is no number of at least 1."
+    samples, entries, counts, each, covered, in_run = (record[key] for key in keys)
+    if each != entries + counts or samples != each * covered:
+        return f"{samples} values of noise are not those of {covered} steps of {entries} + {counts} each."
+    if covered < (least := max(runs * in_run, steps)):
+        return f"noise is drawn for {covered} steps, and {least} are composed."
     return ""

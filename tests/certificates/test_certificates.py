@@ -24,6 +24,7 @@ from jaxacct.cli import main
 from jaxacct.display import round_up, rounded_up
 from jaxacct.mechanisms.records import mechanism_of, record_of
 from jaxacct.train import integer_noise
+from jaxacct.verify.drawn_noise import GENERATORS
 
 SPEC = json.loads((pathlib.Path(__file__).parents[1] / "data" / "spec.json").read_text())
 SCHEMA = json.loads((pathlib.Path(certificates.__file__).parent / "certificate-1.schema.json").read_text())
@@ -296,15 +297,16 @@ def report_of_integers(distance=None, **change):
     samples = 10_000
     parts = integer_noise.bill(samples)
     record = {
-        "arithmetic": "integer", "generator": "ChaCha20, from 256 bits", "draws": 2, "scale_squared": str(2**40),
+        "arithmetic": "integer", "generator": GENERATORS[0], "draws": 2, "scale_squared": str(2**40),
         "table_sha256": hashlib.sha256(integer_noise.table().astype("<u4").tobytes()).hexdigest(),
-        "samples_per_step": 100, "samples": samples, "total_variation": parts,
+        "entries": 98, "counts": 2, "samples_per_step": 100, "steps": 100, "steps_per_run": 1, "samples": samples,
+        "total_variation": parts,
     }  # fmt: skip
     paid = round_up(sum(map(Fraction, parts.values()))) if distance is None else distance
     composition = {"mechanisms": [{"type": "Gaussian", "noise_multiplier": 10.0}], "steps": [100],
                    "relation": "add_or_remove", "cut_probability": 0.0, "noise_distance": paid}  # fmt: skip
     config = {"sampler": "PoissonSampler", "noise_drawn": record | change, "composition": composition}
-    return {"config": config, "final": {"delta": 1e-5, "guarantee": ""}}
+    return {"config": config, "final": {"steps": 100, "delta": 1e-5, "guarantee": ""}}
 
 
 def test_integer_noise_is_stated_proved_and_paid_for(tmp_path):
@@ -318,7 +320,15 @@ def test_integer_noise_is_stated_proved_and_paid_for(tmp_path):
     assert "the noise and its distance are proved" in found["verdict"]["reason"]
     said = {one["text"]: one["said_by"] for one in found["assumptions"]}
     words = " ".join(said)
-    for what in (str(2**40), "7770e526", "bridge", "suffix", "10,000 values", "pseudorandom", "integers are right"):
+    for what in (
+        str(2**40),
+        "7770e526",
+        "bridge",
+        "suffix",
+        "10,000 values, for 98 parameters and 2 counts in each of 100 steps",
+        "pseudorandom",
+        "integers are right",
+    ):
         assert what in words
     assert "real-valued" not in words
     assert next(by for text, by in said.items() if "table" in text) == "the trainer's report"
@@ -342,6 +352,9 @@ REFUTED = {
     "another variance": {"scale_squared": str(2**40 - 3)},
     "a bill of fewer values": {"total_variation": integer_noise.bill(9_999)},
     "fewer values than the steps draw": {"samples": 9_999},
+    "fewer parameters": {"entries": 1, "counts": 1, "samples_per_step": 2},
+    "another generator": {"generator": "Mersenne Twister seeded 42"},
+    "no generator": {"generator": None},
     "less paid than the bill": {"distance": 1e-25},
     "what no trainer writes": {"total_variation": None},
 }
@@ -358,6 +371,58 @@ def test_a_certificate_of_other_noise_is_refused(name, tmp_path):
     forged["sha256"] = forged["sha256"] | {"spec": claims.digest(source)}
     certificates.write(tmp_path / "new", forged, {})
     assert certificates.check(tmp_path / "new").status == "REFUTED"
+
+
+def verdict_on(report):
+    bracket = {"quantity": "epsilon", "given": 1e-5, "lower": 0.0, "upper": 9.0}
+    return claims.ask_referee(specs.parsed({"parts": [{"report": report}]}), bracket)
+
+
+def test_steps_are_those_of_the_training_whatever_stands_first():
+    """A query of one run before the mechanism of the steps does not make one step of them, nor does a cycle."""
+    report = report_of_integers(steps=1, samples=100, total_variation=integer_noise.bill(100))
+    made = report["config"]["composition"]
+    for mechanisms, counts, made_steps in (
+        ([{"type": "Laplace", "scale": 9.0}, *made["mechanisms"]], [1, 100], 1),
+        (made["mechanisms"], [1], 100),
+        (made["mechanisms"], [100], 1),
+    ):
+        made |= {"mechanisms": mechanisms, "steps": counts}
+        report["final"]["steps"] = made_steps
+        assert "drawn for 1 steps, and 100 are composed" in verdict_on(report)["reason"]
+
+
+JUNK = (None, 0, -1, 2.5, math.inf, "", "1/0", "x" * 3000, [], [1], {}, {"a": 1}, True)
+
+
+def test_a_report_of_anything_gets_a_message():
+    """Each leaf and each object of a report is left out, and is replaced by what it is not: no error but ValueError."""
+    whole, found = report_of_integers(), set()
+    whole["config"] |= {"unit": "one user", "noise": "independent", "seed": "operating system"}
+    places = {path[:length] for path in leaves(whole) for length in range(1, len(path) + 1)}
+    assert {("config", "composition", "steps"), ("config", "noise_drawn", "generator")} <= places
+    for path in sorted(places, key=str):
+        for junk in ("left out", *JUNK):
+            report = copy.deepcopy(whole)
+            inner = functools.reduce(lambda value, key: value[key], path[:-1], report)
+            if junk == "left out":
+                del inner[path[-1]]
+            else:
+                inner[path[-1]] = junk
+            try:
+                made = verdict_on(report)
+                if made["status"] != "REFUTED":
+                    texts({"parts": [{"report": report}]})
+                found.add(made["status"])
+                words = made["reason"]
+            except ValueError as error:
+                words = str(error)
+            assert 0 < len(words) <= 800, (path, junk, words)
+    assert found == {"PROVED", "REFUTED"}
+    empty = copy.deepcopy(whole)
+    empty["config"]["composition"] |= {"mechanisms": [], "steps": []}
+    with pytest.raises(ValueError, match=r"composition\.mechanisms is empty"):
+        specs.parsed({"parts": [{"report": empty}]})
 
 
 def test_a_distance_that_is_left_out_or_named_for_other_noise_is_refused():

@@ -161,7 +161,7 @@ def test_what_roundings_add_is_that_of_the_proof():
             if strategy is STRATEGIES["dense"]
             else [np.float32(0.7)]
         )
-        exact = (1 + 2**-3) * math.sqrt(ENTRIES) * (1 / float(min(own)) + math.sqrt(STEPS) / sensitivity)
+        exact = (1 + 2**-2) * math.sqrt(ENTRIES) * (1 / float(min(own)) + math.sqrt(STEPS) / sensitivity)
         assert rounding_of_rows(strategy, sensitivity, STEPS, ENTRIES) == pytest.approx(exact, rel=1e-12)
 
 

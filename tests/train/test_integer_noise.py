@@ -604,3 +604,20 @@ def test_a_count_is_the_same_in_a_trace():
 def test_a_key_is_not_made_in_a_trace():
     with pytest.raises(TypeError, match="one key for ever"):
         jax.jit(lambda: jax.random.key_data(run_key()))()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("samples", -1, ValueError), ("samples", math.inf, ValueError), ("samples", math.nan, ValueError),
+        ("samples", "5", TypeError), ("samples", np.ones(2), ValueError), ("epsilon", -1e9, ValueError),
+        ("epsilon", math.nan, ValueError), ("epsilon", "5", TypeError), ("delta", 2.0, ValueError),
+        ("delta", math.inf, ValueError), ("delta", 0.0, ValueError), ("delta", None, TypeError),
+    ],
+)  # fmt: skip
+def test_what_is_no_guarantee_costs_nothing_that_is_said(name, value, kind):
+    given = {"samples": 1e6, "epsilon": 1.0, "delta": 1e-5}
+    for samples in (1e6, 0):
+        with pytest.raises(kind, match=name):
+            noise.noise_delta(**(given | {"samples": samples} | {name: value}))
+    assert noise.noise_delta(**given) > 0

@@ -13,9 +13,22 @@ from flax import nnx
 from helpers.shared import SGD, sharing
 from helpers.thorough import cases
 
-from jaxacct import plot
+from jaxacct import plot, specs
+from jaxacct.mechanisms import Gaussian
 from jaxacct.policies import Schedule
-from jaxacct.train import Checkpoints, DPTrainer, Metrics, build_report, integer_noise, run_key, write_report
+from jaxacct.strategies import square_root
+from jaxacct.train import (
+    Checkpoints,
+    CyclicPoissonSampler,
+    DPTrainer,
+    Metrics,
+    SideQuery,
+    build_report,
+    integer_noise,
+    run_key,
+    write_report,
+)
+from jaxacct.verify import drawn_noise
 
 
 def far_from_one(model, x):
@@ -103,13 +116,16 @@ def test_the_report_says_by_which_noise_and_how_far_it_is_from_the_account():
     assert (told["arithmetic"], told["draws"], told["scale_squared"]) == ("integer", 2, str(2**40))
     assert told["generator"] == "ChaCha20, from 256 bits of the operating system's entropy"
     # Two entries of a kernel and a bias, and two counts, over the whole plan.
-    assert (told["samples_per_step"], told["samples"]) == (5, 5 * trainer.plan.steps)
+    assert (told["entries"], told["counts"], told["samples_per_step"]) == (3, 2, 5)
+    assert (told["steps"], told["steps_per_run"], told["samples"]) == (trainer.plan.steps, 1, 5 * trainer.plan.steps)
     assert told["delta"] == trainer.plan.noise_delta > 0
     parts = sum(map(Fraction, told["total_variation"].values()))
     assert parts <= Fraction(made["noise_distance"]) <= parts * Fraction(1 + 2.0**-51)
     assert "drawn in integers" in report["final"]["guarantee"]
     given = build_report(make(seed=2, noise_arithmetic="integer"), [])["config"]["noise_drawn"]
     assert given["generator"] == "ChaCha20, from a seed given by the user"
+    key = build_report(make(seed=run_key()), [])["config"]["noise_drawn"]
+    assert (told["generator"], key["generator"], given["generator"]) == drawn_noise.GENERATORS
     of_floats = build_report(make(), [])
     assert of_floats["config"]["noise_drawn"] == {"arithmetic": "float64"}
     assert of_floats["config"]["composition"]["noise_distance"] == 0.0
@@ -248,3 +264,34 @@ def test_a_report_is_enough_for_a_certificate():
     assert found["releases"][0]["count"] == 4
     assert found["cut_probability"] > 0
     assert found["relation"] == "add_or_remove"
+
+
+RUNS = {
+    "cycles, one of them begun": {"sampler": CyclicPoissonSampler(120, 5, 0.5, 60)},
+    "cycles and queries": {"sampler": CyclicPoissonSampler(120, 5, 0.5, 60), "queries": (SideQuery(Gaussian(50.0)),)},
+    "correlated over the whole run": {
+        "sampler": CyclicPoissonSampler(120, 4, 1.0, 60), "noise": square_root(12),
+    },
+    "queries": {"expected_batch_size": 30, "queries": (SideQuery(Gaussian(50.0), every=1),)},
+    "means": {"expected_batch_size": 30, "metrics": Metrics(share=0.02)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.exhaustive
+def test_the_referee_proves_the_noise_of_a_run(name):
+    """Runs whose mechanism covers several steps, or that pay for more than steps; and none of more steps than told."""
+    x = np.random.default_rng(0).normal(size=(120, 2)).astype(np.float32)
+    trainer = DPTrainer(
+        nnx.Linear(2, 1, rngs=nnx.Rngs(0)), far_from_one, SGD, (x,), epsilon=2.0, delta=1e-3, steps=12, clip_norm=1.0,
+        **RUNS[name],
+    )  # fmt: skip
+    history = trainer.fit(steps=7)
+    (noise,) = specs.parsed({"parts": [{"report": json.loads(json.dumps(build_report(trainer, history)))}]}).noises
+    told = noise.record
+    assert told["steps"] >= 12
+    assert drawn_noise.refute(told, noise.distance, noise.runs, noise.steps) == ""
+    # A record of fewer runs than were made is refused.
+    fewer = (noise.runs - 1) * told["steps_per_run"]
+    less = told | {"steps": fewer, "samples": fewer * told["samples_per_step"]}
+    assert drawn_noise.refute(less, noise.distance, noise.runs, noise.steps) != ""

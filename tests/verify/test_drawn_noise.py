@@ -20,9 +20,11 @@ def a_record(samples=1_000_000, each=100):
     parts = integer_noise.bill(samples)
     words = integer_noise.table()
     return {
-        "arithmetic": "integer", "generator": "ChaCha20", "draws": 2, "scale_squared": str(integer_noise.VARIANCES[2]),
-        "table_sha256": hashlib.sha256(words.astype("<u4").tobytes()).hexdigest(), "samples_per_step": each,
-        "samples": samples, "total_variation": parts, "delta": 0.0,
+        "arithmetic": "integer", "generator": drawn_noise.GENERATORS[0], "draws": 2,
+        "scale_squared": str(integer_noise.VARIANCES[2]),
+        "table_sha256": hashlib.sha256(words.astype("<u4").tobytes()).hexdigest(), "entries": each - 2, "counts": 2,
+        "samples_per_step": each, "steps": samples // each, "steps_per_run": 1, "samples": samples,
+        "total_variation": parts, "delta": 0.0,
     }  # fmt: skip
 
 
@@ -47,9 +49,14 @@ def test_a_bill_is_nowhere_below_the_referees_distances():
 
 def test_a_record_of_a_trainer_is_proved():
     record = a_record()
-    assert drawn_noise.refute(record, distance_of(record), 10_000) == ""
+    assert drawn_noise.refute(record, distance_of(record), 10_000, 10_000) == ""
+    for generator in drawn_noise.GENERATORS:
+        assert drawn_noise.refute(record | {"generator": generator}, distance_of(record), 10_000, 0) == ""
+    cycles = record | {"steps_per_run": 20}
+    assert drawn_noise.refute(cycles, distance_of(record), 500, 9_990) == ""
+    assert "and 10020 are composed" in drawn_noise.refute(cycles, distance_of(record), 501, 9_990)
     three = record | {"draws": 3, "scale_squared": str(integer_noise.VARIANCES[3])}
-    assert drawn_noise.refute(three, 1e-9, 1) == ""
+    assert drawn_noise.refute(three, 1e-9, 1, 1) == ""
 
 
 def of_other_words():
@@ -65,27 +72,42 @@ WRONG = {
     "four draws": ({"draws": 4}, "of 4 draws has not the variance"),
     "another variance": ({"scale_squared": str(2**40 - 3)}, "has not the variance"),
     "the variance of three": ({"draws": 3}, "has not the variance"),
-    "fewer values than steps": ({"samples_per_step": 101}, "fewer than 10000 steps of 101"),
-    "steps without noise": ({"samples_per_step": 0}, "fewer than"),
+    "another generator": ({"generator": "Mersenne Twister seeded 42"}, "'Mersenne Twister seeded 42' is none of a tr"),
+    "a generator and more words": ({"generator": drawn_noise.GENERATORS[0] + ", then zeros"}, "is none of a trainer's"),
+    "no generator": ({"generator": None}, "None is none of a trainer's"),
+    "fewer values than steps": ({"samples_per_step": 101}, "not those of 10000 steps of 98 + 2"),
+    "more parameters": ({"entries": 99}, "not those of 10000 steps of 99 + 2"),
+    "fewer values": ({"samples": 999_900}, "999900 values of noise are not those of 10000 steps"),
+    "a step's values alone": ({"samples": 100}, "100 values of noise are not those of"),
+    "fewer steps": ({"samples": 999_900, "steps": 9_999}, "noise is drawn for 9999 steps, and 10000 are composed"),
+    "runs of more steps": ({"steps_per_run": 2}, "noise is drawn for 10000 steps, and 20000 are composed"),
+    "steps without noise": ({"samples_per_step": 0}, "samples_per_step = 0 is no number"),
+    "parameters taken off": ({"entries": 102, "counts": -2}, "counts = -2 is no number"),
+    "half a value": ({"entries": 97.5, "counts": 2.5}, "entries = 97.5 is no number"),
     "a bill of fewer values": ({"total_variation": integer_noise.bill(990_000)}, "the distance of bridge"),
     "a part left out": ({"total_variation": {k: v for k, v in PARTS.items() if k != "suffix"}}, "are those of the th"),
     "a part of 0": ({"total_variation": PARTS | {"suffix": 0.0}}, "the distance of suffix is 0.0"),
     "a part that is taken off": ({"total_variation": PARTS | {"gain": -1e-22}}, "bridge, sums, table, suffix are"),
-    "no number": ({"total_variation": PARTS | {"sums": "inf"}}, "not what a trainer writes"),
-    "no values": ({"samples": None}, "not what a trainer writes"),
+    "no number": ({"total_variation": PARTS | {"sums": float("inf")}}, "not what a trainer writes"),
+    "a text": ({"total_variation": PARTS | {"sums": "1"}}, "the distance of sums is '1'"),
+    "no values": ({"samples": None}, "samples = None is no number"),
+    "a fraction of nothing": ({"scale_squared": "1/0"}, "has not the variance '1/0'"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_record_that_says_too_little_is_refuted(name):
     change, why = WRONG[name]
-    assert why in drawn_noise.refute(copy.deepcopy(RECORD) | change, 1e-6, 10_000)
+    assert why in drawn_noise.refute(copy.deepcopy(RECORD) | change, 1e-6, 10_000, 10_000)
 
 
 def test_what_is_paid_has_to_be_all_of_it():
     record = a_record()
-    assert "below the sum" in drawn_noise.refute(record, distance_of(record) * (1 - 1e-12), 1)
-    assert drawn_noise.refute({}, 1.0, 1) != ""
+    assert "below the sum" in drawn_noise.refute(record, distance_of(record) * (1 - 1e-12), 1, 1)
+    assert drawn_noise.refute({}, 1.0, 1, 1) != ""
+    for key in record.keys() - {"arithmetic", "delta"}:
+        left = {name: value for name, value in record.items() if name != key}
+        assert f"not what a trainer writes (KeyError('{key}'))" in drawn_noise.refute(left, 1.0, 1, 1)
 
 
 # ----------------------------------------------------------------------------------------------------
