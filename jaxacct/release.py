@@ -5,8 +5,8 @@ first. It draws noise only when the file says that it is paid for, on the disk.
 
 Why the law is the one that is accounted
 ----------------------------------------
-What is released is a function of an integer: each person's value becomes a whole number of public steps by itself, so
-the sensitivity is a whole number, and no sum is rounded. Noise is a random integer whose law is exact: it is made of
+What is released is a function of an integer: each person's value becomes a whole number of public steps by itself,
+whatever the types of other rows, so the sensitivity is a whole number, and no sum is rounded. Noise is a random integer whose law is exact: it is made of
 uniform integers of the system's entropy (:mod:`secrets`), by comparisons of rational numbers, and no floating-point
 operation takes part. Its parameter is the float64 in the mechanism that is charged. Rounding happens where the noisy
 integer is given its unit: that is post-processing. How long a draw takes depends on the noise, and in a quantile on the
@@ -24,13 +24,13 @@ is released. No file can show that it was set back to an earlier state as a whol
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import math
 import os
 import pathlib
 import secrets
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -426,10 +426,10 @@ def count(
     >>> released.mechanism, 0 < abs(released.value - 40) + 1 < 1000
     (DiscreteLaplace(scale=20.0, sensitivity=1), True)
     """
-    column = _column(chosen, "chosen")
-    if column.dtype != np.bool_:
-        raise TypeError(f"chosen of type {column.dtype}: give truth values, whether a row counts.")
-    return _release(budget, name, int(np.count_nonzero(column)), 1, Fraction(1), scale, noise)
+    column = _entries(chosen, "chosen")
+    if not all(isinstance(entry, bool) for entry in column):
+        raise TypeError("chosen has other entries than truth values: give a column of these, whether a row counts.")
+    return _release(budget, name, column.count(True), 1, Fraction(1), scale, noise)
 
 
 def histogram(
@@ -444,7 +444,8 @@ def histogram(
     """Returns noisy numbers of rows, one for each category.
 
     Args:
-        values (n,): the category of each row. One that is not among ``categories`` is counted nowhere.
+        values (n,): the category of each row, as Python's ``==`` has it. One that is not among ``categories`` is
+            counted nowhere. Give a list where rows have several types: an array has one, which a row may have chosen.
         budget: as of :func:`count`.
         categories: public, each once.
         scale: as of :func:`count`; each number has noise of its own.
@@ -463,12 +464,16 @@ def histogram(
     >>> len(released.value), released.runs
     (3, 1)
     """
-    # Each row is looked up once, so that it is in one cell whatever its type, and whatever is equal to what.
-    counts = Counter(_column(values, "values").tolist())
-    if not len(set(categories)) == len(categories) > 0:
+    places = {category: place for place, category in enumerate(_entries(categories, "categories"))}
+    if not len(places) == len(categories) > 0:
         raise ValueError(f"categories = {shorten(categories)}: give at least one, and each once.")
+    counts = [0] * len(places)
+    # Each row is looked up once, by itself: it is in one cell at most, and in the same one whatever other rows are.
+    for entry in _entries(values, "values"):
+        with contextlib.suppress(KeyError, TypeError):  # TypeError: it has no hash, and is no category
+            counts[places[entry]] += 1
     runs = 1 if budget.relation == "add_or_remove" else 2
-    return _release(budget, name, [counts[one] for one in categories], 1, Fraction(1), scale, noise, runs)
+    return _release(budget, name, counts, 1, Fraction(1), scale, noise, runs)
 
 
 def sum(
@@ -657,17 +662,20 @@ def _release(
     return Statistic(name, value, deviation * float(unit), mechanism, runs, number, datetime.date.today())
 
 
-def _column(values: Any, name: str) -> np.ndarray:
-    """Returns a column as an array of one axis."""
-    column = np.asarray(values)
-    if column.ndim != 1:
-        raise ValueError(f"{name} of shape {column.shape}: give a column, with one entry for each row.")
-    return column
+def _entries(values: Any, name: str) -> list[Any]:
+    """Returns a column's entries, each as a Python object, by itself: no type is made that would hold all of them."""
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) != 1:
+        raise ValueError(f"{name}: give a column, with one entry for each row.")
+    entries = values.tolist() if hasattr(values, "tolist") else list(values)
+    return [entry.item() if isinstance(entry, np.generic) else entry for entry in entries]
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:
     """Returns a column in float64, each entry converted by itself; what is missing is NaN."""
     try:
-        return _column(np.asarray(values, np.float64), name)
+        column = np.asarray(values, np.float64)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name} of type {type(values).__name__}: give a column of numbers.") from None
+    if column.ndim != 1:
+        raise ValueError(f"{name} of shape {column.shape}: give a column, with one entry for each row.")
+    return column

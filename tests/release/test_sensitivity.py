@@ -153,6 +153,48 @@ def test_counts_and_histograms(quiet, relation):
         assert abs(first - second) <= purse.paid[0][0].sensitivity == 1
 
 
+class OfNoHash(list):
+    pass
+
+
+MIXED = (1, True, 2**53 + 1, 2**64, 0.5, "x", "1", b"1", "A\0", "A", None, NAN, np.float32(0.1), 0.1, np.uint64(2**63 + 1),
+         np.int64(-1), np.datetime64("2020-01-01", "D"), np.datetime64("2020-01-01", "s"), Fraction(1, 2), (1, []),
+         np.array([1]), OfNoHash())  # fmt: skip
+"""Rows of which each would choose another type for an array of them all."""
+
+
+def check_types(module):
+    """Asserts that whatever the type of a row, it moves no other one's category, number or truth value."""
+    hashed = [row for row in MIXED if not isinstance(row, (tuple, list, np.ndarray))]
+    categories = list(dict.fromkeys(each.item() if isinstance(each, np.generic) else each for each in hashed))
+
+    def cells(rows):
+        return module.histogram(rows, Purse("add_or_remove"), categories=categories, scale=1.0).value
+
+    alone = [cells([row]) for row in MIXED]
+    for (one, first), (other, second) in itertools.product(zip(MIXED, alone, strict=True), repeat=2):
+        assert sum(first) <= 1
+        assert cells([one] * 3 + [other]) == tuple(3 * a + b for a, b in zip(first, second, strict=True))
+    numbers = [row for row in hashed if row not in ("x", "A", "A\0")]
+    for one, other in itertools.product(numbers, repeat=2):
+        both, *each = (module._numbers(rows, "values") for rows in ([one, other], [one], [other]))
+        np.testing.assert_array_equal(both, np.concatenate(each))
+
+
+def test_a_row_chooses_no_type_for_others(quiet):
+    check_types(quiet(release))
+
+
+def test_a_type_for_all_rows_is_noticed(quiet):
+    with pytest.raises((AssertionError, ValueError)):
+        check_types(quiet(mutant("jaxacct.release", ("else list(values)", "else np.asarray(values).tolist()"))))
+
+
+def test_a_long_text_takes_no_memory_of_others(quiet):
+    rows = ["a"] * 200_000 + ["b" * 130_000]
+    assert quiet(release).histogram(rows, Purse("replace"), categories=["a"], scale=1.0).value == (200_000,)
+
+
 def test_a_row_of_few_digits_is_in_one_cell():
     """In float32 these two categories are equal; a row is looked up as the number that it is."""
     values = np.full(3, 0.1, np.float32)
@@ -237,6 +279,8 @@ WRONG = {
     "numbers for truth values": (lambda b: release.count([1, 0], b, scale=1.0), "truth values"),
     "a table for a column": (lambda b: release.count([[True]], b, scale=1.0), "column"),
     "no categories": (lambda b: release.histogram(["a"], b, categories=[], scale=1.0), "categories"),
+    "a text for categories": (lambda b: release.histogram(["a"], b, categories="abc", scale=1.0), "categories"),
+    "a text for rows": (lambda b: release.histogram("abc", b, categories=["a"], scale=1.0), "values"),
     "a category twice": (lambda b: release.histogram(["a"], b, categories=[1, 1.0], scale=1.0), "each once"),
     "bounds that are one": (lambda b: release.sum([1.0], b, lower=1.0, upper=1.0, scale=1.0), "lower"),
     "bounds upside down": (lambda b: release.sum([1.0], b, lower=2.0, upper=1.0, scale=1.0), "lower"),
