@@ -6,11 +6,11 @@ first. It draws noise only when the file says that it is paid for, on the disk.
 Why the law is the one that is accounted
 ----------------------------------------
 What is released is a function of an integer: each person's value becomes a whole number of public steps by itself,
-whatever the types of other rows, so the sensitivity is a whole number, and no sum is rounded. Noise is a random integer whose law is exact: it is made of
-uniform integers of the system's entropy (:mod:`secrets`), by comparisons of rational numbers, and no floating-point
-operation takes part. Its parameter is the float64 in the mechanism that is charged. Rounding happens where the noisy
-integer is given its unit: that is post-processing. How long a draw takes depends on the noise, and in a quantile on the
-scores: whoever may time the process learns something that is not accounted.
+whatever the types of other rows, so the sensitivity is a whole number, and no sum is rounded. Noise is a random integer
+whose law is exact: it is made of uniform integers of the system's entropy (:mod:`secrets`), by comparisons of rational
+numbers, and no floating-point operation takes part. Its parameter is the float64 in the mechanism that is charged.
+Rounding happens where the noisy integer is given its unit: that is post-processing. How long a draw takes depends on
+the noise, and in a quantile on the scores: whoever may time the process learns something that is not accounted.
 
 Why nothing that got out is missing in the file
 -----------------------------------------------
@@ -30,6 +30,7 @@ import hashlib
 import math
 import os
 import pathlib
+import re
 import secrets
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ from jaxacct.choices import Relation
 from jaxacct.display import round_up, rounded_up
 from jaxacct.filters import RenyiFilter
 from jaxacct.mechanisms import DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, ZeroConcentratedDP
-from jaxacct.mechanisms.finite import LARGEST_SENSITIVITY
+from jaxacct.mechanisms.finite import LARGEST_SENSITIVITY, NoiseOnIntegers
 from jaxacct.mechanisms.mechanism import Mechanism
 from jaxacct.mechanisms.records import mechanism_of, record_of
 from jaxacct.validation import shorten
@@ -218,8 +219,7 @@ class Budget:
         validation.check_scalar(epsilon, "epsilon")
         validation.check_positive(epsilon, "epsilon")
         validation.check_one_of(relation, "relation", ("add_or_remove", "replace"))
-        if not isinstance(unit, str) or not unit.strip():
-            raise ValueError(f"unit = {shorten(unit)}: say in words whose data one change is.")
+        _check_text(unit, "unit", "whose data one change is")
         orders = RenyiFilter(float(epsilon), float(delta)).orders
         terms = {"epsilon": float(epsilon), "delta": float(delta), "unit": unit, "relation": relation}
         terms |= {"begun": datetime.date.today().isoformat(), "orders": list(orders)}
@@ -239,20 +239,28 @@ class Budget:
         """Writes that so many runs of a mechanism are released, and returns the release's number.
 
         Call it before anything is drawn; also for what another program releases of the same people. ``mechanism`` is
-        that of the budget's relation, by its sensitivity.
+        asked for the budget's relation; that of noise on an integer has its sensitivity under that relation.
 
-        Raises ValueError where the budget does not grant it, with what is left; then nothing is written.
+        A payment has no delta of its own: for releases that have one, such as models whose batches are cut or whose
+        noise is drawn in integers, :meth:`begin` the budget with a delta that is less by the sum of theirs, fixed
+        before the first release, and pay for the rest of each.
+
+        Raises ValueError where the budget does not grant it, with what is left, or the mechanism has no such relation;
+        TypeError where it is none. Then nothing is written.
         """
+        _check_text(name, "name", "what is released")
+        validation.check_type(mechanism, "mechanism", Mechanism)
         with json_files.lock(self.path, wait=True, flags=os.O_RDWR) as file:
             content = file.read()
             records, digest, kept = self._parse(content)
             if records[0] != self._terms:
                 raise ValueError(f"{self.path} is another budget than the one that was opened: open it anew.")
-            ledger = self._replay(records)
+            ledger, relation = self._replay(records), _relation_of(mechanism, self.relation)
             runs = validation.check_count(runs, "runs", "a whole number of runs")
             record = {"number": len(records), "name": name, "mechanism": record_of(mechanism), "runs": runs}
             record["date"] = datetime.date.today().isoformat()
-            if not _charge(ledger, record)[0]:
+            mechanism = mechanism_of(record["mechanism"])  # as it will be read
+            if not ledger.spend_cost(ledger.cost(mechanism, relation=relation), runs)[0]:
                 raise ValueError(self._refusal(ledger, mechanism, record))
             file.seek(kept)
             file.truncate()
@@ -269,7 +277,7 @@ class Budget:
         for record in records[1:]:
             mechanism, key = mechanism_of(record["mechanism"]), json_files.dumps(record["mechanism"])
             if key not in remaining:
-                remaining[key] = int(ledger.remaining(mechanism))
+                remaining[key] = int(ledger.remaining(mechanism, relation=_relation_of(mechanism, self.relation)))
             left = remaining[key] // record["runs"]
             releases.append(Paid(record["number"], record["name"], mechanism, record["runs"], record["date"], left))
         terms = {name: value for name, value in records[0].items() if name != "orders"}
@@ -290,12 +298,13 @@ class Budget:
             if is_whole:
                 digest = claimed
                 records.append(record)
-            elif place == len(lines) - 1:
+            elif place == len(lines) - 1 and not re.search(rb'"digest": "[0-9a-f]{64}"}', line):  # a part of a line
                 kept -= len(line)
             else:
                 raise ValueError(
-                    f"{self.path} is damaged in line {place + 1}, and nothing is released from it: restore it "
-                    "from a copy that has every release, or count its whole budget as spent."
+                    f"{self.path} is damaged in line {place + 1}{'' if place else ', or no budget'}, and nothing is "
+                    "released from it: restore it from a copy that has every release, or count its whole budget as "
+                    "spent."
                 )
         if not records:
             raise ValueError(f"{self.path} is no budget: make one by jaxacct release begin, or by Budget.begin.")
@@ -307,30 +316,50 @@ class Budget:
         ledger = RenyiFilter(terms["epsilon"], terms["delta"], [float(order) for order in terms["orders"]])
         costs: dict[str, Any] = {}
         for record in paid:
-            granted, ledger = _charge(ledger, record, costs)
+            key = json_files.dumps(record["mechanism"])
+            if key not in costs:
+                mechanism = mechanism_of(record["mechanism"])
+                costs[key] = ledger.cost(mechanism, relation=_relation_of(mechanism, terms["relation"]))
+            granted, ledger = ledger.spend_cost(costs[key], record["runs"])
             if not granted:  # the filter would leave it out
                 raise ValueError(f"{self.path} has paid for more than its budget: nothing more is released from it.")
         return ledger
 
     def _refusal(self, ledger: RenyiFilter, mechanism: Mechanism, record: dict[str, Any]) -> str:
         """Returns the message for a release that is not granted."""
-        factors = (2, 4, 8, 16, 32)
-        granted = (f for f in factors if ledger.spend(_with_noise(mechanism, f), record["runs"])[0])
+        relation, refused = (
+            _relation_of(mechanism, self.relation),
+            f"{shorten(record['name'])} is refused, and nothing ",
+        )
+        if not np.isfinite(ledger.cost(mechanism, relation=relation)).any():
+            return (
+                f"{refused}was drawn: {shorten(mechanism)} has no finite divergence, which is what this budget adds "
+                "up, and would have none with more noise. If it has a delta of its own, begin a budget with a delta "
+                "that is less by it, and pay for the mechanism without."
+            )
+        tried = ((factor, _with_noise(mechanism, factor)) for factor in (2, 4, 8, 16, 32))
+        granted = (f for f, m in tried if ledger.spend(m, record["runs"], relation=_relation_of(m, self.relation))[0])
         factor = next(granted, None)
         remedy = f"{factor} times as much noise would be granted" if factor else "what is left pays for no such release"
         return (
-            f"{record['name']} is refused, and nothing was drawn: {record['number'] - 1} releases have spent epsilon = "
+            f"{refused}was drawn: {record['number'] - 1} releases have spent epsilon = "
             f"{rounded_up(float(ledger.epsilon()))} of {self._terms['epsilon']:g} at delta = {self._terms['delta']:g}, "
             f"and this one does not fit into what is left; {remedy}. Give more noise, or wait for the next budget."
         )
 
 
-def _charge(ledger: RenyiFilter, record: dict[str, Any], costs: dict[str, Any] | None = None) -> tuple[Any, Any]:
-    """Returns whether a filter grants what a record says, and the filter after it; ``costs`` keeps those known."""
-    costs, key = {} if costs is None else costs, json_files.dumps(record["mechanism"])
-    if key not in costs:
-        costs[key] = ledger.cost(mechanism_of(record["mechanism"]))
-    return ledger.spend_cost(costs[key], record["runs"])
+def _relation_of(mechanism: Mechanism, relation: Relation) -> Relation:
+    """Returns the relation that a mechanism is asked for in a budget of ``relation``.
+
+    Noise on an integer has one pair, that of its sensitivity, which is one under the budget's relation.
+    """
+    return "add_or_remove" if isinstance(mechanism, NoiseOnIntegers) else relation
+
+
+def _check_text(value: object, name: str, meaning: str) -> None:
+    """Raises ValueError where a value is no text that a file can hold, or an empty one."""
+    if not isinstance(value, str) or not value.strip() or value.encode(errors="replace").decode() != value:
+        raise ValueError(f"{name} = {shorten(value)}: say in words {meaning}.")
 
 
 def _with_noise(mechanism: Mechanism, factor: int) -> Mechanism:

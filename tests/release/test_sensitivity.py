@@ -157,9 +157,11 @@ class OfNoHash(list):
     pass
 
 
-MIXED = (1, True, 2**53 + 1, 2**64, 0.5, "x", "1", b"1", "A\0", "A", None, NAN, np.float32(0.1), 0.1, np.uint64(2**63 + 1),
-         np.int64(-1), np.datetime64("2020-01-01", "D"), np.datetime64("2020-01-01", "s"), Fraction(1, 2), (1, []),
-         np.array([1]), OfNoHash())  # fmt: skip
+MIXED = (
+    1, True, 2**53 + 1, 2**64, 0.5, "x", "1", b"1", "A\0", "A", None, NAN, np.float32(0.1), 0.1, np.uint64(2**63 + 1),
+    np.int64(-1), np.datetime64("2020-01-01", "D"), np.datetime64("2020-01-01", "s"), Fraction(1, 2), (1, []),
+    np.array([1]), OfNoHash(),
+)  # fmt: skip
 """Rows of which each would choose another type for an array of them all."""
 
 
