@@ -501,7 +501,7 @@ def histogram(
     for entry in _entries(values, "values"):
         with contextlib.suppress(KeyError, TypeError):  # TypeError: it has no hash, and is no category
             counts[places[entry]] += 1
-    runs = 1 if budget.relation == "add_or_remove" else 2
+    runs = 2 if _replaces(budget) else 1
     return _release(budget, name, counts, 1, Fraction(1), scale, noise, runs)
 
 
@@ -629,7 +629,7 @@ def quantile(
     # In units of 1/denominator, in which scores are whole numbers.
     a, b = part.numerator, part.denominator
     scores = [-abs((b - a) * low - a * high) for low, high in zip(below, above, strict=True)]
-    most = max(a, b - a) if budget.relation == "add_or_remove" else b
+    most = b if _replaces(budget) else max(a, b - a)
     mechanism = ExponentialMechanism(float(epsilon))
     number = budget.pay(name, mechanism)
     place = _choose(scores, Fraction(float(epsilon)) / (2 * most), secrets.randbelow)
@@ -644,12 +644,14 @@ def _clipped_sum(
     for argument, value in (("lower", lower), ("upper", upper)):
         validation.check_scalar(value, argument)
         validation.check_finite(value, argument)
+    if not lower < upper:
+        raise ValueError(f"lower = {lower}, upper = {upper}: give a lower bound that is below the upper one.")
     step = max(abs(float(lower)), abs(float(upper))) / 1000 if granularity is None else granularity
     validation.check_scalar(step, "granularity")
     validation.check_positive(step, "granularity")
     column = _numbers(values, "values")
     low, high = (round(Fraction(float(bound)) / Fraction(float(step))) for bound in (lower, upper))
-    sensitivity = max(abs(low), abs(high)) if budget.relation == "add_or_remove" else high - low
+    sensitivity = high - low if _replaces(budget) else max(abs(low), abs(high))
     if not low < high or sensitivity > LARGEST_SENSITIVITY or max(abs(low), abs(high)) > 2**31:
         raise ValueError(
             f"lower = {lower}, upper = {upper}, granularity = {step}: give bounds at least one step apart, and a "
@@ -686,9 +688,23 @@ def _release(
     number = budget.pay(name, mechanism, runs)
     several = [totals] if isinstance(totals, int) else totals
     noisy = [total + draw(Fraction(own), secrets.randbelow) for total in several]
-    values = tuple(n if unit == 1 else float(n * unit) for n in noisy)
+    values = tuple(n if unit == 1 else _as_float(n * unit) for n in noisy)
     value = values[0] if isinstance(totals, int) else values
     return Statistic(name, value, deviation * float(unit), mechanism, runs, number, datetime.date.today())
+
+
+def _as_float(value: Fraction) -> float:
+    """Returns the nearest float, infinite beyond all: what is paid for comes out, however large its noise."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _replaces(budget: Budget) -> bool:
+    """Returns whether a neighbour has a row in place of another one."""
+    validation.check_type(budget, "budget", Budget)
+    return budget.relation == "replace"
 
 
 def _entries(values: Any, name: str) -> list[Any]:

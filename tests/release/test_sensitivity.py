@@ -99,8 +99,8 @@ def test_random_bounds(quiet):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("max(abs(low), abs(high)) if budget", "high - low if budget"),
-        ("else high - low\n", "else max(abs(low), abs(high))\n"),
+        ("else max(abs(low), abs(high))\n", "else high - low\n"),
+        ("= high - low if", "= max(abs(low), abs(high)) if"),
         ("np.where(np.isnan(column), 0.0, column)", "np.where(np.isnan(column), 9.0, column)"),
         ("np.clip(steps, low, high)", "np.clip(steps, low - 1, high)"),
         ("np.rint(", "np.ceil(0.5 + "),
@@ -210,8 +210,9 @@ def test_a_row_of_few_digits_is_in_one_cell():
 
 @pytest.mark.parametrize("relation", ["add_or_remove", "replace"])
 @pytest.mark.parametrize("level", [0.5, 0.1, 0.9, 1 / 3])
-def test_quantiles(monkeypatch, relation, level):
+def test_quantiles(quiet, monkeypatch, relation, level):
     """e^(rate score) changes by a factor of at most e^(epsilon/2), and by that for some."""
+    quiet(release)
     asked, epsilon, largest = [], 0.7, 0
     monkeypatch.setattr(release, "_choose", lambda scores, rate, below: asked.append((scores, rate)) or 0)
     for table in ((), (1.0, 2.0), (0.5, NAN, INF)):
@@ -229,7 +230,8 @@ def test_quantiles(monkeypatch, relation, level):
     assert largest == Fraction(epsilon) / 2
 
 
-def test_a_quantile_is_near_where_it_should_be(monkeypatch):
+def test_a_quantile_is_near_where_it_should_be(quiet, monkeypatch):
+    quiet(release)
     monkeypatch.setattr(release, "_choose", lambda scores, rate, below: scores.index(max(scores)))
     values, purse = np.arange(1000.0), Purse("add_or_remove")
     for level in (0.05, 0.5, 0.9):
@@ -285,6 +287,7 @@ WRONG = {
     "a text for rows": (lambda b: release.histogram("abc", b, categories=["a"], scale=1.0), "values"),
     "a category twice": (lambda b: release.histogram(["a"], b, categories=[1, 1.0], scale=1.0), "each once"),
     "bounds that are one": (lambda b: release.sum([1.0], b, lower=1.0, upper=1.0, scale=1.0), "lower"),
+    "bounds that are 0": (lambda b: release.sum([1.0], b, lower=0.0, upper=0.0, scale=1.0), "below the upper one"),
     "bounds upside down": (lambda b: release.sum([1.0], b, lower=2.0, upper=1.0, scale=1.0), "lower"),
     "bounds without end": (lambda b: release.sum([1.0], b, lower=0.0, upper=INF, scale=1.0), "upper"),
     "too fine": (lambda b: release.sum([1.0], b, lower=0.0, upper=1.0, granularity=1e-6, scale=1.0), "65536"),
@@ -301,6 +304,31 @@ WRONG = {
     ),
     "epsilon 0": (lambda b: release.quantile([1.0], b, level=0.5, candidates=[1.0], epsilon=0.0), "epsilon"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("budget", ["year.jsonl", None, ja.filters.RenyiFilter(1.0, 1e-6)])
+def test_a_wrong_budget_is_said(budget):
+    for call in (
+        lambda: release.count([True], budget, scale=1.0),
+        lambda: release.histogram([1], budget, categories=[1], scale=1.0),
+        lambda: release.sum([1.0], budget, lower=0.0, upper=1.0, scale=1.0),
+        lambda: release.mean([1.0], budget, lower=0.0, upper=1.0, size=1, scale=1.0),
+        lambda: release.quantile([1.0], budget, level=0.5, candidates=[1.0], epsilon=1.0),
+    ):
+        with pytest.raises(TypeError, match=r"budget = .*give a Budget"):
+            call()
+
+
+@pytest.mark.parametrize("noise", [-3, 0, 3])
+@pytest.mark.parametrize("law", [ja.DiscreteLaplace, ja.DiscreteGaussian])
+def test_what_is_paid_comes_out_however_large(quiet, monkeypatch, law, noise):
+    module = quiet(release)
+    for draw in ("_discrete_laplace", "_discrete_gaussian"):
+        monkeypatch.setattr(module, draw, lambda scale, below: noise * math.ceil(scale))
+    most = {"lower": 0.0, "upper": 1.7e308, "scale": 1.7e308}
+    released = module.sum([1e308] * 2, Purse("replace"), noise=law, **most)
+    assert released.value == (INF if noise >= 0 else -INF)
+    assert str(released)
 
 
 @pytest.mark.parametrize("case", WRONG)
