@@ -19,7 +19,7 @@ noise is drawn. So a draw whose process ended before it is counted all the same,
 same money. A last line that was cut has no digest that fits. Its process had not come back from writing it, so it has
 drawn nothing: it does not count, and the next line takes its place. A last line that is whole counts, with or without
 its end. Each digest covers all lines before it: a line that was changed, lost or exchanged is noticed, and nothing more
-is released. No file can show that it was set back to an earlier state as a whole.
+is released. No file can show that it was set back to an earlier state as a whole, nor who cut its last line.
 """
 
 from __future__ import annotations
@@ -393,7 +393,8 @@ def _append(file: IO[bytes], line: bytes) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Releases. Whatever is wrong with arguments or the column is said before anything is paid.
+# Releases. Whatever is wrong with arguments or the column is said before anything is paid. An error about a column
+# shows none of its rows; that there is one depends on them.
 # ----------------------------------------------------------------------------------------------------
 
 

@@ -339,6 +339,23 @@ def test_a_file_that_may_not_be_written_pays_for_nothing_and_can_be_read(path, m
     assert len(budget.read().releases) == 3
 
 
+def test_a_network_file_system_lets_read(path, monkeypatch):
+    """There an exclusive lock needs a file that is open for writing."""
+    fcntl = pytest.importorskip("fcntl")
+    budget, lock, asked = filled(path), fcntl.flock, []
+
+    def flock(file, kind):
+        asked.append(kind)
+        if kind & fcntl.LOCK_EX and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(9, "Bad file descriptor")
+        lock(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert len(budget.read().releases) == 3
+    budget.pay("count", ONE)
+    assert asked == [fcntl.LOCK_SH, fcntl.LOCK_EX]
+
+
 def test_a_full_disk_draws_nothing(path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
