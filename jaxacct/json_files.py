@@ -132,6 +132,8 @@ def synchronize(path: pathlib.Path) -> None:
 def lock(path: pathlib.Path, *, wait: bool = False, flags: int = os.O_RDWR | os.O_CREAT) -> IO[bytes]:
     """Returns an open file that no other process has, nor another thread, until it is closed or the process ends.
 
+    Several that only read may have it at once.
+
     Args:
         path: the file.
         wait: whether to wait for it; otherwise OSError is raised where another process has it.
@@ -146,7 +148,9 @@ def lock(path: pathlib.Path, *, wait: bool = False, flags: int = os.O_RDWR | os.
         else:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Network file systems lock only those who may write against all others.
+            kind = fcntl.LOCK_EX if flags & os.O_RDWR else fcntl.LOCK_SH
+            fcntl.flock(file, kind if wait else kind | fcntl.LOCK_NB)
     except BaseException:
         file.close()
         raise

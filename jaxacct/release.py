@@ -5,12 +5,12 @@ first. It draws noise only when the file says that it is paid for, on the disk.
 
 Why the law is the one that is accounted
 ----------------------------------------
-What is released is a function of an integer: each person's value becomes a whole number of public steps by itself, so
-the sensitivity is a whole number, and no sum is rounded. Noise is a random integer whose law is exact: it is made of
-uniform integers of the system's entropy (:mod:`secrets`), by comparisons of rational numbers, and no floating-point
-operation takes part. Its parameter is the float64 in the mechanism that is charged. Rounding happens where the noisy
-integer is given its unit: that is post-processing. How long a draw takes depends on the noise, and in a quantile on the
-scores: whoever may time the process learns something that is not accounted.
+What is released is a function of an integer: each person's value becomes a whole number of public steps by itself,
+whatever the types of other rows, so the sensitivity is a whole number, and no sum is rounded. Noise is a random integer
+whose law is exact: it is made of uniform integers of the system's entropy (:mod:`secrets`), by comparisons of rational
+numbers, and no floating-point operation takes part. Its parameter is the float64 in the mechanism that is charged.
+Rounding happens where the noisy integer is given its unit: that is post-processing. How long a draw takes depends on
+the noise, and in a quantile on the scores: whoever may time the process learns something that is not accounted.
 
 Why nothing that got out is missing in the file
 -----------------------------------------------
@@ -19,18 +19,19 @@ noise is drawn. So a draw whose process ended before it is counted all the same,
 same money. A last line that was cut has no digest that fits. Its process had not come back from writing it, so it has
 drawn nothing: it does not count, and the next line takes its place. A last line that is whole counts, with or without
 its end. Each digest covers all lines before it: a line that was changed, lost or exchanged is noticed, and nothing more
-is released. No file can show that it was set back to an earlier state as a whole.
+is released. No file can show that it was set back to an earlier state as a whole, nor who cut its last line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import math
 import os
 import pathlib
+import re
 import secrets
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -44,7 +45,7 @@ from jaxacct.choices import Relation
 from jaxacct.display import round_up, rounded_up
 from jaxacct.filters import RenyiFilter
 from jaxacct.mechanisms import DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, ZeroConcentratedDP
-from jaxacct.mechanisms.finite import LARGEST_SENSITIVITY
+from jaxacct.mechanisms.finite import LARGEST_SENSITIVITY, NoiseOnIntegers
 from jaxacct.mechanisms.mechanism import Mechanism
 from jaxacct.mechanisms.records import mechanism_of, record_of
 from jaxacct.validation import shorten
@@ -218,8 +219,7 @@ class Budget:
         validation.check_scalar(epsilon, "epsilon")
         validation.check_positive(epsilon, "epsilon")
         validation.check_one_of(relation, "relation", ("add_or_remove", "replace"))
-        if not isinstance(unit, str) or not unit.strip():
-            raise ValueError(f"unit = {shorten(unit)}: say in words whose data one change is.")
+        _check_text(unit, "unit", "whose data one change is")
         orders = RenyiFilter(float(epsilon), float(delta)).orders
         terms = {"epsilon": float(epsilon), "delta": float(delta), "unit": unit, "relation": relation}
         terms |= {"begun": datetime.date.today().isoformat(), "orders": list(orders)}
@@ -239,20 +239,28 @@ class Budget:
         """Writes that so many runs of a mechanism are released, and returns the release's number.
 
         Call it before anything is drawn; also for what another program releases of the same people. ``mechanism`` is
-        that of the budget's relation, by its sensitivity.
+        asked for the budget's relation; that of noise on an integer has its sensitivity under that relation.
 
-        Raises ValueError where the budget does not grant it, with what is left; then nothing is written.
+        A payment has no delta of its own: for releases that have one, such as models whose batches are cut or whose
+        noise is drawn in integers, :meth:`begin` the budget with a delta that is less by the sum of theirs, fixed
+        before the first release, and pay for the rest of each.
+
+        Raises ValueError where the budget does not grant it, with what is left, or the mechanism has no such relation;
+        TypeError where it is none. Then nothing is written.
         """
+        _check_text(name, "name", "what is released")
+        validation.check_type(mechanism, "mechanism", Mechanism)
         with json_files.lock(self.path, wait=True, flags=os.O_RDWR) as file:
             content = file.read()
             records, digest, kept = self._parse(content)
             if records[0] != self._terms:
                 raise ValueError(f"{self.path} is another budget than the one that was opened: open it anew.")
-            ledger = self._replay(records)
+            ledger, relation = self._replay(records), _relation_of(mechanism, self.relation)
             runs = validation.check_count(runs, "runs", "a whole number of runs")
             record = {"number": len(records), "name": name, "mechanism": record_of(mechanism), "runs": runs}
             record["date"] = datetime.date.today().isoformat()
-            if not _charge(ledger, record)[0]:
+            mechanism = mechanism_of(record["mechanism"])  # as it will be read
+            if not ledger.spend_cost(ledger.cost(mechanism, relation=relation), runs)[0]:
                 raise ValueError(self._refusal(ledger, mechanism, record))
             file.seek(kept)
             file.truncate()
@@ -269,7 +277,7 @@ class Budget:
         for record in records[1:]:
             mechanism, key = mechanism_of(record["mechanism"]), json_files.dumps(record["mechanism"])
             if key not in remaining:
-                remaining[key] = int(ledger.remaining(mechanism))
+                remaining[key] = int(ledger.remaining(mechanism, relation=_relation_of(mechanism, self.relation)))
             left = remaining[key] // record["runs"]
             releases.append(Paid(record["number"], record["name"], mechanism, record["runs"], record["date"], left))
         terms = {name: value for name, value in records[0].items() if name != "orders"}
@@ -290,12 +298,13 @@ class Budget:
             if is_whole:
                 digest = claimed
                 records.append(record)
-            elif place == len(lines) - 1:
+            elif place == len(lines) - 1 and not re.search(rb'"digest": "[0-9a-f]{64}"}', line):  # a part of a line
                 kept -= len(line)
             else:
                 raise ValueError(
-                    f"{self.path} is damaged in line {place + 1}, and nothing is released from it: restore it "
-                    "from a copy that has every release, or count its whole budget as spent."
+                    f"{self.path} is damaged in line {place + 1}{'' if place else ', or no budget'}, and nothing is "
+                    "released from it: restore it from a copy that has every release, or count its whole budget as "
+                    "spent."
                 )
         if not records:
             raise ValueError(f"{self.path} is no budget: make one by jaxacct release begin, or by Budget.begin.")
@@ -307,30 +316,50 @@ class Budget:
         ledger = RenyiFilter(terms["epsilon"], terms["delta"], [float(order) for order in terms["orders"]])
         costs: dict[str, Any] = {}
         for record in paid:
-            granted, ledger = _charge(ledger, record, costs)
+            key = json_files.dumps(record["mechanism"])
+            if key not in costs:
+                mechanism = mechanism_of(record["mechanism"])
+                costs[key] = ledger.cost(mechanism, relation=_relation_of(mechanism, terms["relation"]))
+            granted, ledger = ledger.spend_cost(costs[key], record["runs"])
             if not granted:  # the filter would leave it out
                 raise ValueError(f"{self.path} has paid for more than its budget: nothing more is released from it.")
         return ledger
 
     def _refusal(self, ledger: RenyiFilter, mechanism: Mechanism, record: dict[str, Any]) -> str:
         """Returns the message for a release that is not granted."""
-        factors = (2, 4, 8, 16, 32)
-        granted = (f for f in factors if ledger.spend(_with_noise(mechanism, f), record["runs"])[0])
+        relation, refused = (
+            _relation_of(mechanism, self.relation),
+            f"{shorten(record['name'])} is refused, and nothing ",
+        )
+        if not np.isfinite(ledger.cost(mechanism, relation=relation)).any():
+            return (
+                f"{refused}was drawn: {shorten(mechanism)} has no finite divergence, which is what this budget adds "
+                "up, and would have none with more noise. If it has a delta of its own, begin a budget with a delta "
+                "that is less by it, and pay for the mechanism without."
+            )
+        tried = ((factor, _with_noise(mechanism, factor)) for factor in (2, 4, 8, 16, 32))
+        granted = (f for f, m in tried if ledger.spend(m, record["runs"], relation=_relation_of(m, self.relation))[0])
         factor = next(granted, None)
         remedy = f"{factor} times as much noise would be granted" if factor else "what is left pays for no such release"
         return (
-            f"{record['name']} is refused, and nothing was drawn: {record['number'] - 1} releases have spent epsilon = "
+            f"{refused}was drawn: {record['number'] - 1} releases have spent epsilon = "
             f"{rounded_up(float(ledger.epsilon()))} of {self._terms['epsilon']:g} at delta = {self._terms['delta']:g}, "
             f"and this one does not fit into what is left; {remedy}. Give more noise, or wait for the next budget."
         )
 
 
-def _charge(ledger: RenyiFilter, record: dict[str, Any], costs: dict[str, Any] | None = None) -> tuple[Any, Any]:
-    """Returns whether a filter grants what a record says, and the filter after it; ``costs`` keeps those known."""
-    costs, key = {} if costs is None else costs, json_files.dumps(record["mechanism"])
-    if key not in costs:
-        costs[key] = ledger.cost(mechanism_of(record["mechanism"]))
-    return ledger.spend_cost(costs[key], record["runs"])
+def _relation_of(mechanism: Mechanism, relation: Relation) -> Relation:
+    """Returns the relation that a mechanism is asked for in a budget of ``relation``.
+
+    Noise on an integer has one pair, that of its sensitivity, which is one under the budget's relation.
+    """
+    return "add_or_remove" if isinstance(mechanism, NoiseOnIntegers) else relation
+
+
+def _check_text(value: object, name: str, meaning: str) -> None:
+    """Raises ValueError where a value is no text that a file can hold, or an empty one."""
+    if not isinstance(value, str) or not value.strip() or value.encode(errors="replace").decode() != value:
+        raise ValueError(f"{name} = {shorten(value)}: say in words {meaning}.")
 
 
 def _with_noise(mechanism: Mechanism, factor: int) -> Mechanism:
@@ -364,7 +393,8 @@ def _append(file: IO[bytes], line: bytes) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Releases. Whatever is wrong with arguments or the column is said before anything is paid.
+# Releases. Whatever is wrong with arguments or the column is said before anything is paid. An error about a column
+# shows none of its rows; that there is one depends on them.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -426,10 +456,10 @@ def count(
     >>> released.mechanism, 0 < abs(released.value - 40) + 1 < 1000
     (DiscreteLaplace(scale=20.0, sensitivity=1), True)
     """
-    column = _column(chosen, "chosen")
-    if column.dtype != np.bool_:
-        raise TypeError(f"chosen of type {column.dtype}: give truth values, whether a row counts.")
-    return _release(budget, name, int(np.count_nonzero(column)), 1, Fraction(1), scale, noise)
+    column = _entries(chosen, "chosen")
+    if not all(isinstance(entry, bool) for entry in column):
+        raise TypeError("chosen has other entries than truth values: give a column of these, whether a row counts.")
+    return _release(budget, name, column.count(True), 1, Fraction(1), scale, noise)
 
 
 def histogram(
@@ -444,7 +474,8 @@ def histogram(
     """Returns noisy numbers of rows, one for each category.
 
     Args:
-        values (n,): the category of each row. One that is not among ``categories`` is counted nowhere.
+        values (n,): the category of each row, as Python's ``==`` has it. One that is not among ``categories`` is
+            counted nowhere. Give a list where rows have several types: an array has one, which a row may have chosen.
         budget: as of :func:`count`.
         categories: public, each once.
         scale: as of :func:`count`; each number has noise of its own.
@@ -463,12 +494,16 @@ def histogram(
     >>> len(released.value), released.runs
     (3, 1)
     """
-    # Each row is looked up once, so that it is in one cell whatever its type, and whatever is equal to what.
-    counts = Counter(_column(values, "values").tolist())
-    if not len(set(categories)) == len(categories) > 0:
+    places = {category: place for place, category in enumerate(_entries(categories, "categories"))}
+    if not len(places) == len(categories) > 0:
         raise ValueError(f"categories = {shorten(categories)}: give at least one, and each once.")
-    runs = 1 if budget.relation == "add_or_remove" else 2
-    return _release(budget, name, [counts[one] for one in categories], 1, Fraction(1), scale, noise, runs)
+    counts = [0] * len(places)
+    # Each row is looked up once, by itself: it is in one cell at most, and in the same one whatever other rows are.
+    for entry in _entries(values, "values"):
+        with contextlib.suppress(KeyError, TypeError):  # TypeError: it has no hash, and is no category
+            counts[places[entry]] += 1
+    runs = 2 if _replaces(budget) else 1
+    return _release(budget, name, counts, 1, Fraction(1), scale, noise, runs)
 
 
 def sum(
@@ -595,7 +630,7 @@ def quantile(
     # In units of 1/denominator, in which scores are whole numbers.
     a, b = part.numerator, part.denominator
     scores = [-abs((b - a) * low - a * high) for low, high in zip(below, above, strict=True)]
-    most = max(a, b - a) if budget.relation == "add_or_remove" else b
+    most = b if _replaces(budget) else max(a, b - a)
     mechanism = ExponentialMechanism(float(epsilon))
     number = budget.pay(name, mechanism)
     place = _choose(scores, Fraction(float(epsilon)) / (2 * most), secrets.randbelow)
@@ -610,12 +645,14 @@ def _clipped_sum(
     for argument, value in (("lower", lower), ("upper", upper)):
         validation.check_scalar(value, argument)
         validation.check_finite(value, argument)
+    if not lower < upper:
+        raise ValueError(f"lower = {lower}, upper = {upper}: give a lower bound that is below the upper one.")
     step = max(abs(float(lower)), abs(float(upper))) / 1000 if granularity is None else granularity
     validation.check_scalar(step, "granularity")
     validation.check_positive(step, "granularity")
     column = _numbers(values, "values")
     low, high = (round(Fraction(float(bound)) / Fraction(float(step))) for bound in (lower, upper))
-    sensitivity = max(abs(low), abs(high)) if budget.relation == "add_or_remove" else high - low
+    sensitivity = high - low if _replaces(budget) else max(abs(low), abs(high))
     if not low < high or sensitivity > LARGEST_SENSITIVITY or max(abs(low), abs(high)) > 2**31:
         raise ValueError(
             f"lower = {lower}, upper = {upper}, granularity = {step}: give bounds at least one step apart, and a "
@@ -652,22 +689,39 @@ def _release(
     number = budget.pay(name, mechanism, runs)
     several = [totals] if isinstance(totals, int) else totals
     noisy = [total + draw(Fraction(own), secrets.randbelow) for total in several]
-    values = tuple(n if unit == 1 else float(n * unit) for n in noisy)
+    values = tuple(n if unit == 1 else _as_float(n * unit) for n in noisy)
     value = values[0] if isinstance(totals, int) else values
     return Statistic(name, value, deviation * float(unit), mechanism, runs, number, datetime.date.today())
 
 
-def _column(values: Any, name: str) -> np.ndarray:
-    """Returns a column as an array of one axis."""
-    column = np.asarray(values)
-    if column.ndim != 1:
-        raise ValueError(f"{name} of shape {column.shape}: give a column, with one entry for each row.")
-    return column
+def _as_float(value: Fraction) -> float:
+    """Returns the nearest float, infinite beyond all: what is paid for comes out, however large its noise."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _replaces(budget: Budget) -> bool:
+    """Returns whether a neighbour has a row in place of another one."""
+    validation.check_type(budget, "budget", Budget)
+    return budget.relation == "replace"
+
+
+def _entries(values: Any, name: str) -> list[Any]:
+    """Returns a column's entries, each as a Python object, by itself: no type is made that would hold all of them."""
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) != 1:
+        raise ValueError(f"{name}: give a column, with one entry for each row.")
+    entries = values.tolist() if hasattr(values, "tolist") else list(values)
+    return [entry.item() if isinstance(entry, np.generic) else entry for entry in entries]
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:
     """Returns a column in float64, each entry converted by itself; what is missing is NaN."""
     try:
-        return _column(np.asarray(values, np.float64), name)
+        column = np.asarray(values, np.float64)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name} of type {type(values).__name__}: give a column of numbers.") from None
+    if column.ndim != 1:
+        raise ValueError(f"{name} of shape {column.shape}: give a column, with one entry for each row.")
+    return column

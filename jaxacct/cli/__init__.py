@@ -28,7 +28,7 @@ from jaxacct.processes import Interrupts
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
-    interrupts, name = Interrupts(), "jaxacct"
+    interrupts, name, report = Interrupts(), "jaxacct", None
     try:
         with _as_a_command(interrupts), interrupts:
             parsed = build_parser().parse_args(arguments)
@@ -48,6 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # Python must not try to write the rest of the buffer when it ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
+        if report is not None and isinstance(error, (ValueError, OSError)):  # no wrong input: what was asked is done
+            if isinstance(error, OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            print(as_line(f"{name}: error: {report.done}, but cannot be printed: {_in_words(error)}"), file=sys.stderr)
+            return 74
         if isinstance(error, (ValueError, OSError, ModuleNotFoundError)):  # wrong input raises these
             if os.environ.get("JAXACCT_TRACEBACK"):
                 traceback.print_exc()

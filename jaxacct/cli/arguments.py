@@ -53,6 +53,7 @@ class Report:
         columns: names, and rows of as many texts, which come first.
         remarks: lines between the two.
         code: exit code of the command.
+        done: what is done, for a message where nothing can be printed.
     """
 
     record: Any = None
@@ -61,6 +62,7 @@ class Report:
     columns: tuple[Sequence[str], Sequence[Sequence[str]]] | None = None
     remarks: Sequence[str] = ()
     code: int = 0
+    done: str = "the result is there"
 
     def show(self, as_json: bool) -> None:
         """Prints the record as one JSON object, or the tables."""

@@ -38,7 +38,8 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     budget.add_argument("file", metavar="FILE", help="the file, which must not be there")
     budget.add_argument("--epsilon", type=number, metavar="E", required=True, help="budget of all releases, above 0")
-    budget.add_argument("--delta", type=number, metavar="D", required=True, help="its failure probability, in (0, 1)")
+    delta = "its failure probability, in (0, 1), or 0, which pays for Laplace noise and quantiles alone"
+    budget.add_argument("--delta", type=number, metavar="D", required=True, help=delta)
     budget.add_argument("--unit", metavar="TEXT", required=True, help="whose data one row of a table is")
     budget.add_argument(
         "--relation", choices=("add_or_remove", "replace"), default="add_or_remove",
@@ -182,7 +183,7 @@ def run(arguments: argparse.Namespace) -> Report:
         ("release", f"{released.number}, {released.date}"),
         *_facts(account),
     ]
-    return Report(record, facts, "released")
+    return Report(record, facts, "released", done=f"{released.name} is paid for as release {released.number}")
 
 
 def _name_of(arguments: argparse.Namespace) -> str:
@@ -241,25 +242,35 @@ def _read_column(path: pathlib.Path, column: str | None) -> list[str | None]:
         return [None if entry is None else str(entry) for entry in entries]
     if path.suffix != ".csv":
         raise ValueError(f"{path}: give a file that ends in .csv or .parquet.")
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        # Strict: a quote that does not end would take the rows of others into its own.
-        reader = csv.DictReader(file, strict=True)
-        try:
-            if column is not None:
-                _check_column(path, column, list(reader.fieldnames or ()))
-            return [None if column is None else row[column] or None for row in reader]
-        except csv.Error as error:
-            raise ValueError(f"{path} is no CSV in line {reader.line_num} ({error}): export it anew.") from None
+    # Each row is one line, and is read by itself: a quote that does not end takes no rows of others into its own.
+    rows = []
+    with path.open(newline="\n", encoding="utf-8-sig", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                rows.append(next(csv.reader([line], strict=True)))
+            except csv.Error as error:
+                why = "each row is one line, and a quote ends in its line"
+                raise ValueError(f"{path} is no CSV in line {number} ({error}; {why}): export it anew.") from None
+    names, *rows = rows or [[]]
+    rows = [row for row in rows if row or len(names) == 1]  # of one column, a blank line is a row with nothing there
+    if column is None:
+        return [None] * len(rows)
+    _check_column(path, column, names)
+    place = names.index(column)
+    return [row[place] or None if place < len(row) else None for row in rows]
 
 
 def _check_column(path: pathlib.Path, column: str, names: list[str]) -> None:
     if names.count(column) != 1:
-        raise ValueError(f"{path} has {names.count(column) or 'no'} columns {column!r}{nearest(column, names)}")
+        # Only a near name is shown: without a line of names, all of them are a person's row.
+        near = nearest(column, names)
+        near = near if "did you mean" in near else ": the first line of .csv has the names of columns."
+        raise ValueError(f"{path} has {names.count(column) or 'no'} columns {column!r}{near}")
 
 
 def _number_of(text: str | None) -> float:
-    """Returns the number that a text is, NaN where it is none."""
+    """Returns the number that a text is, 1 and 0 for truth values, and NaN where it is none."""
     try:
-        return float(text or math.nan)
+        return float({"True": 1, "False": 0}.get(text or "", text or math.nan))
     except ValueError:
         return math.nan

@@ -173,7 +173,7 @@ def test_a_last_line_that_was_cut(path):
     ("old", "new"),
     [
         ("                kept -= len(line)\n", "                pass\n"),  # what was cut stays in the line
-        ("elif place == len(lines) - 1:", "elif True:"),  # damage anywhere counts as a cut
+        ("elif place == len(lines) - 1 and", "elif True or"),  # damage anywhere counts as a cut
         ("            file.truncate()\n", ""),
         ('b"" if content[kept - 1 : kept] == b"\\n" else b"\\n"', 'b""'),
         ("enumerate(lines):", "enumerate(lines[:-1]):"),  # a whole line without its end is left out
@@ -198,6 +198,8 @@ def check_damage(module, path):
     damaged = [content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :] for at in range(3, last, 29)]
     damaged += [b"".join(lines[:1] + lines[2:]), b"".join([lines[0], lines[2], lines[1], *lines[3:]])]
     damaged += [b"".join([*lines, lines[-1]]), b"".join([*lines[:2], b"\n", *lines[2:]]), content + b"\n"]
+    # A last line that is whole, but for its end and a byte, was not cut.
+    damaged += [content[:-1] + b"\x0b", content[: last + 9] + bytes([content[last + 9] ^ 1]) + content[last + 10 : -1]]
     damaged += [content.replace(b'"epsilon": 1.0', b'"epsilon": 9.0'), content[:-9] + b"\n", b"\0" * 40 + b"\n"]
     for changed in damaged:
         path.write_bytes(changed)
@@ -235,13 +237,76 @@ def test_other_files_are_no_budgets(tmp_path, content):
     [
         ({"epsilon": -1.0}, "epsilon"), ({"epsilon": float("nan")}, "epsilon"), ({"epsilon": float("inf")}, "epsilon"),
         ({"epsilon": 0.0}, "epsilon"), ({"delta": 1.0}, "delta"), ({"delta": -1e-6}, "delta"), ({"unit": " "}, "unit"),
-        ({"relation": "zero_out"}, "relation"), ({"unit": 3}, "unit"),
+        ({"relation": "zero_out"}, "relation"), ({"unit": 3}, "unit"), ({"unit": "\ud800"}, "unit"),
     ],
 )  # fmt: skip
 def test_a_wrong_budget_is_not_begun(tmp_path, terms, word):
     with pytest.raises(ValueError, match=word):
         release.Budget.begin(tmp_path / "year.jsonl", **TERMS | terms)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [None, 5, {1: 1, "1": 2}, "", " ", "\ud800"])
+def test_a_name_is_words(path, name):
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"name = .*say in words what is released"):
+        release.Budget(path).pay(name, ONE)
+    with pytest.raises(TypeError, match="mechanism"):
+        release.Budget(path).pay("count", 20.0)
+    assert path.read_bytes() == before
+
+
+REPLACED = [
+    ja.PoissonSubsampledGaussian(2.0, 0.01), ja.GaussianWithoutReplacement(4.0, 0.01), ja.Gaussian(20.0),
+    ja.Laplace(20.0), ja.PureDP(0.05), ja.ExponentialMechanism(0.05), ja.ZeroConcentratedDP(1e-3),
+    ja.RandomizedResponse(0.5),
+]  # fmt: skip
+
+
+def check_relation(module, folder):
+    """Asserts that a budget of replacements charges what each mechanism costs under "replace"."""
+    for place, mechanism in enumerate(REPLACED):
+        terms = TERMS | {"epsilon": 8.0, "relation": "replace"}
+        budget = module.Budget.begin(folder / f"{place}.jsonl", **terms)
+        budget.pay("x", mechanism)
+        account = budget.read()
+        ledger = ja.filters.RenyiFilter(8.0, 1e-6)
+        left = int(ledger.spend(mechanism, relation="replace")[1].remaining(mechanism, relation="replace"))
+        assert account.releases[0].remaining == left
+        assert account.spent >= float(ja.rdp.epsilon(mechanism, 1, 1e-6, relation="replace")) * (1 - 1e-12)
+
+
+def test_a_budget_charges_for_its_relation(tmp_path):
+    check_relation(release, tmp_path)
+
+
+def test_another_relation_is_noticed(tmp_path):
+    asked = "isinstance(mechanism, NoiseOnIntegers)"
+    with pytest.raises((AssertionError, ValueError)):
+        check_relation(mutant("jaxacct.release", (asked, "True")), tmp_path)
+
+
+def test_a_mechanism_without_the_relation_is_refused(tmp_path):
+    budget = release.Budget.begin(tmp_path / "year.jsonl", **TERMS | {"relation": "replace"})
+    before = budget.path.read_bytes()
+    for wrong in (ja.TruncatedPoissonGaussian(1.0, 0.01, overflow_probability=1e-9), ja.DiscretePair):
+        with pytest.raises((ValueError, TypeError), match=r"relation = 'replace' is not supported|mechanism ="):
+            budget.pay("x", wrong)
+    assert budget.path.read_bytes() == before
+    budget.pay("a sum", ja.DiscreteGaussian(200.0, 2))  # of a sensitivity to a replacement
+    assert budget.read().spent == pytest.approx(
+        float(ja.filters.RenyiFilter(1.0, 1e-6).spend(ja.Gaussian(100.0))[1].epsilon())
+    )
+    with pytest.raises(ValueError, match="8 times as much noise"):
+        budget.pay("a sum", ja.DiscreteGaussian(2.0, 2))
+
+
+@pytest.mark.parametrize("mechanism", [ja.ApproximateDP(0.1, 1e-8), ja.ApproximateDP(0.1, 1e-30)])
+def test_a_delta_of_its_own_is_not_paid(path, mechanism):
+    with pytest.raises(ValueError, match="begin a budget with a delta that is less by it") as caught:
+        release.Budget(path).pay("a model", mechanism)
+    assert "Give more noise" not in str(caught.value)
+    assert len(str(caught.value)) <= 600
 
 
 def test_no_budget_is_begun_twice(path):
@@ -272,6 +337,23 @@ def test_a_file_that_may_not_be_written_pays_for_nothing_and_can_be_read(path, m
     with pytest.raises(PermissionError):
         release.count([True], budget, scale=20.0)
     assert len(budget.read().releases) == 3
+
+
+def test_a_network_file_system_lets_read(path, monkeypatch):
+    """There an exclusive lock needs a file that is open for writing."""
+    fcntl = pytest.importorskip("fcntl")
+    budget, lock, asked = filled(path), fcntl.flock, []
+
+    def flock(file, kind):
+        asked.append(kind)
+        if kind & fcntl.LOCK_EX and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(9, "Bad file descriptor")
+        lock(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert len(budget.read().releases) == 3
+    budget.pay("count", ONE)
+    assert asked == [fcntl.LOCK_SH, fcntl.LOCK_EX]
 
 
 def test_a_full_disk_draws_nothing(path, monkeypatch):

@@ -1,14 +1,19 @@
 """``jaxacct release``: tables in, budgets kept, and one line for each mistake."""
 
 import json
+import os
+import pathlib
 import sys
 
 import numpy as np
 import pytest
 from helpers.command_line import answer, runner
+from helpers.mutants import mutant
 
 import jaxacct as ja
 from jaxacct import release
+from jaxacct.cli import main
+from jaxacct.cli import release as command
 from jaxacct.cli.release import _read_column
 
 TABLE = 'ward,days,"a, b"\nA,3,x\nB,,x\nA,75,\nA,none,y\nC\n'
@@ -128,6 +133,91 @@ def test_columns_of_csv(tmp_path):
     assert _read_column(path, "days") == ["3", None, "75", "none", None]
     assert _read_column(path, "a, b") == ["x", "x", None, "y", None]
     assert len(_read_column(path, None)) == 5
+
+
+def check_rows(module, path):
+    """Asserts that a row takes no row of others into its own, and that each row is counted."""
+    people = [*["A,1"] * 100, 'B,"y', *["A,1"] * 300, 'A,x"', *["A,1"] * 8]
+    for ends in ("\n", "\r\n"):
+        for wrong in (people, ["A,1", "A,\r2", "A,1"], [*people[:101]], ['A,"a', 'b"'], ['A,"b"c']):
+            path.write_bytes(ends.join(["ward,days", *wrong]).encode())
+            with pytest.raises(ValueError, match=r"is no CSV in line \d+ .*each row is one line") as caught:
+                module._read_column(path, "ward")
+            assert len(str(caught.value)) <= 600 + len(str(path))
+        path.write_bytes(ends.join(["days", "3", "", "5", ""]).encode())
+        assert module._read_column(path, "days") == ["3", None, "5"]
+        assert len(module._read_column(path, None)) == 3
+        path.write_bytes(ends.join(["ward,days", "A,3", "", 'B,"4, ""5"""', ""]).encode())
+        assert module._read_column(path, "days") == ["3", '4, "5"']
+        assert len(module._read_column(path, None)) == 2
+
+
+def test_a_row_takes_no_rows_of_others(tmp_path):
+    check_rows(command, tmp_path / "people.csv")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("csv.reader([line], strict=True)", "csv.reader([line])"), ('newline="\\n"', 'newline=""'),
+                     (" or len(names) == 1]", "]")],
+)  # fmt: skip
+def test_rows_of_several_lines_are_noticed(tmp_path, old, new):
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check_rows(mutant("jaxacct.cli.release", (old, new)), tmp_path / "people.csv")
+
+
+def test_no_message_shows_a_person(tmp_path):
+    (tmp_path / "none.csv").write_text("Miller,123456\nSmith,7\n")
+    with pytest.raises(ValueError, match="has the names of columns") as caught:
+        _read_column(tmp_path / "none.csv", "days")
+    assert "Miller" not in str(caught.value)
+    assert "123456" not in str(caught.value)
+    (tmp_path / "empty.csv").write_text("")
+    assert _read_column(tmp_path / "empty.csv", None) == []
+
+
+def test_a_long_text_and_a_zero_byte_take_no_row(jaxacct, year, exact):
+    """A cell of NUL bytes is a text of its own, and one that is empty or long changes no other."""
+    for more in ("", '""', "x" * 100_000):
+        pathlib.Path("people.csv").write_text("ward\n" + "A\0\n" * 50 + more + "\n")
+        done = jaxacct("release", "histogram", "people.csv", "--budget", year, "--column", "ward", "--categories",
+                       "A", "A\0", "--scale", 90, "--json")  # fmt: skip
+        assert answer(done)["value"] == [0, 50]
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="no disk that is always full")
+@pytest.mark.parametrize("as_json", [True, False])
+def test_what_is_paid_and_cannot_be_printed_is_said(year, capsys, monkeypatch, as_json):
+    asked = ["release", "count", "people.csv", "--budget", str(year), "--scale", "20", *["--json"] * as_json]
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        code = main(asked)
+    said = capsys.readouterr().err
+    assert (code, said.count("\n")) == (74, 1)
+    assert "count is paid for as release 1, but cannot be printed" in said
+    assert len(release.Budget(year).read().releases) == 1
+
+
+def test_a_text_that_cannot_be_printed(year, capsys, monkeypatch):
+    asked = ["release", "count", "people.csv", "--budget", str(year), "--scale", "20", "--name", "Münster", "--json"]
+    with open(os.devnull, "w", encoding="ascii") as narrow, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", narrow)
+        assert main(asked) == 74
+    assert "is paid for as release 1" in capsys.readouterr().err
+
+
+def test_columns_of_truth_values(tmp_path, jaxacct, year, exact):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"ill": [True, False, None, True]}), "people.parquet")
+    asked = ["people.parquet", "--budget", year, "--column", "ill", "--scale", 20]
+    assert answer(jaxacct("release", "sum", *asked, "--bounds", 0, 1, "--json"))["value"] == 2
+    assert answer(jaxacct("release", "count", *asked, "--equals", "True", "--json"))["value"] == 2
+
+
+def test_a_pure_budget_is_offered(jaxacct, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    begun = jaxacct("release", "begin", "pure.jsonl", "--epsilon", 1, "--delta", 0, "--unit", "u", "--json")
+    assert answer(begun)["delta"] == 0
+    assert "or 0, which pays for" in " ".join(jaxacct("release", "begin", "--help").stdout.split())
 
 
 def test_columns_of_parquet(tmp_path, monkeypatch):

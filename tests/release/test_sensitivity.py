@@ -99,8 +99,8 @@ def test_random_bounds(quiet):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("max(abs(low), abs(high)) if budget", "high - low if budget"),
-        ("else high - low\n", "else max(abs(low), abs(high))\n"),
+        ("else max(abs(low), abs(high))\n", "else high - low\n"),
+        ("= high - low if", "= max(abs(low), abs(high)) if"),
         ("np.where(np.isnan(column), 0.0, column)", "np.where(np.isnan(column), 9.0, column)"),
         ("np.clip(steps, low, high)", "np.clip(steps, low - 1, high)"),
         ("np.rint(", "np.ceil(0.5 + "),
@@ -153,6 +153,50 @@ def test_counts_and_histograms(quiet, relation):
         assert abs(first - second) <= purse.paid[0][0].sensitivity == 1
 
 
+class OfNoHash(list):
+    pass
+
+
+MIXED = (
+    1, True, 2**53 + 1, 2**64, 0.5, "x", "1", b"1", "A\0", "A", None, NAN, np.float32(0.1), 0.1, np.uint64(2**63 + 1),
+    np.int64(-1), np.datetime64("2020-01-01", "D"), np.datetime64("2020-01-01", "s"), Fraction(1, 2), (1, []),
+    np.array([1]), OfNoHash(),
+)  # fmt: skip
+"""Rows of which each would choose another type for an array of them all."""
+
+
+def check_types(module):
+    """Asserts that whatever the type of a row, it moves no other one's category, number or truth value."""
+    hashed = [row for row in MIXED if not isinstance(row, (tuple, list, np.ndarray))]
+    categories = list(dict.fromkeys(each.item() if isinstance(each, np.generic) else each for each in hashed))
+
+    def cells(rows):
+        return module.histogram(rows, Purse("add_or_remove"), categories=categories, scale=1.0).value
+
+    alone = [cells([row]) for row in MIXED]
+    for (one, first), (other, second) in itertools.product(zip(MIXED, alone, strict=True), repeat=2):
+        assert sum(first) <= 1
+        assert cells([one] * 3 + [other]) == tuple(3 * a + b for a, b in zip(first, second, strict=True))
+    numbers = [row for row in hashed if row not in ("x", "A", "A\0")]
+    for one, other in itertools.product(numbers, repeat=2):
+        both, *each = (module._numbers(rows, "values") for rows in ([one, other], [one], [other]))
+        np.testing.assert_array_equal(both, np.concatenate(each))
+
+
+def test_a_row_chooses_no_type_for_others(quiet):
+    check_types(quiet(release))
+
+
+def test_a_type_for_all_rows_is_noticed(quiet):
+    with pytest.raises((AssertionError, ValueError)):
+        check_types(quiet(mutant("jaxacct.release", ("else list(values)", "else np.asarray(values).tolist()"))))
+
+
+def test_a_long_text_takes_no_memory_of_others(quiet):
+    rows = ["a"] * 200_000 + ["b" * 130_000]
+    assert quiet(release).histogram(rows, Purse("replace"), categories=["a"], scale=1.0).value == (200_000,)
+
+
 def test_a_row_of_few_digits_is_in_one_cell():
     """In float32 these two categories are equal; a row is looked up as the number that it is."""
     values = np.full(3, 0.1, np.float32)
@@ -166,8 +210,9 @@ def test_a_row_of_few_digits_is_in_one_cell():
 
 @pytest.mark.parametrize("relation", ["add_or_remove", "replace"])
 @pytest.mark.parametrize("level", [0.5, 0.1, 0.9, 1 / 3])
-def test_quantiles(monkeypatch, relation, level):
+def test_quantiles(quiet, monkeypatch, relation, level):
     """e^(rate score) changes by a factor of at most e^(epsilon/2), and by that for some."""
+    quiet(release)
     asked, epsilon, largest = [], 0.7, 0
     monkeypatch.setattr(release, "_choose", lambda scores, rate, below: asked.append((scores, rate)) or 0)
     for table in ((), (1.0, 2.0), (0.5, NAN, INF)):
@@ -185,7 +230,8 @@ def test_quantiles(monkeypatch, relation, level):
     assert largest == Fraction(epsilon) / 2
 
 
-def test_a_quantile_is_near_where_it_should_be(monkeypatch):
+def test_a_quantile_is_near_where_it_should_be(quiet, monkeypatch):
+    quiet(release)
     monkeypatch.setattr(release, "_choose", lambda scores, rate, below: scores.index(max(scores)))
     values, purse = np.arange(1000.0), Purse("add_or_remove")
     for level in (0.05, 0.5, 0.9):
@@ -237,8 +283,11 @@ WRONG = {
     "numbers for truth values": (lambda b: release.count([1, 0], b, scale=1.0), "truth values"),
     "a table for a column": (lambda b: release.count([[True]], b, scale=1.0), "column"),
     "no categories": (lambda b: release.histogram(["a"], b, categories=[], scale=1.0), "categories"),
+    "a text for categories": (lambda b: release.histogram(["a"], b, categories="abc", scale=1.0), "categories"),
+    "a text for rows": (lambda b: release.histogram("abc", b, categories=["a"], scale=1.0), "values"),
     "a category twice": (lambda b: release.histogram(["a"], b, categories=[1, 1.0], scale=1.0), "each once"),
     "bounds that are one": (lambda b: release.sum([1.0], b, lower=1.0, upper=1.0, scale=1.0), "lower"),
+    "bounds that are 0": (lambda b: release.sum([1.0], b, lower=0.0, upper=0.0, scale=1.0), "below the upper one"),
     "bounds upside down": (lambda b: release.sum([1.0], b, lower=2.0, upper=1.0, scale=1.0), "lower"),
     "bounds without end": (lambda b: release.sum([1.0], b, lower=0.0, upper=INF, scale=1.0), "upper"),
     "too fine": (lambda b: release.sum([1.0], b, lower=0.0, upper=1.0, granularity=1e-6, scale=1.0), "65536"),
@@ -255,6 +304,31 @@ WRONG = {
     ),
     "epsilon 0": (lambda b: release.quantile([1.0], b, level=0.5, candidates=[1.0], epsilon=0.0), "epsilon"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("budget", ["year.jsonl", None, ja.filters.RenyiFilter(1.0, 1e-6)])
+def test_a_wrong_budget_is_said(budget):
+    for call in (
+        lambda: release.count([True], budget, scale=1.0),
+        lambda: release.histogram([1], budget, categories=[1], scale=1.0),
+        lambda: release.sum([1.0], budget, lower=0.0, upper=1.0, scale=1.0),
+        lambda: release.mean([1.0], budget, lower=0.0, upper=1.0, size=1, scale=1.0),
+        lambda: release.quantile([1.0], budget, level=0.5, candidates=[1.0], epsilon=1.0),
+    ):
+        with pytest.raises(TypeError, match=r"budget = .*give a Budget"):
+            call()
+
+
+@pytest.mark.parametrize("noise", [-3, 0, 3])
+@pytest.mark.parametrize("law", [ja.DiscreteLaplace, ja.DiscreteGaussian])
+def test_what_is_paid_comes_out_however_large(quiet, monkeypatch, law, noise):
+    module = quiet(release)
+    for draw in ("_discrete_laplace", "_discrete_gaussian"):
+        monkeypatch.setattr(module, draw, lambda scale, below: noise * math.ceil(scale))
+    most = {"lower": 0.0, "upper": 1.7e308, "scale": 1.7e308}
+    released = module.sum([1e308] * 2, Purse("replace"), noise=law, **most)
+    assert released.value == (INF if noise >= 0 else -INF)
+    assert str(released)
 
 
 @pytest.mark.parametrize("case", WRONG)
