@@ -91,17 +91,18 @@ def read(path: pathlib.Path) -> Columns:
 
 
 def _read_csv(path: pathlib.Path) -> Columns:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = csv.reader(file, skipinitialspace=True)
+    with path.open(newline="\n", encoding="utf-8-sig") as file:
+        # Each row is one line, and is read by itself: a quote that does not end takes no rows of others into its own.
+        lines = (next(csv.reader([line], skipinitialspace=True, strict=True)) for line in file)
         names = [name.strip() for name in next(lines, [])]
         if len(set(names)) < len(names) or not all(names):
             raise ValueError(f"{path} has the names {names} in its first line: give each column one of its own.")
         rows = []
-        for row in lines:
+        for number, row in enumerate(lines, start=2):
             if row and len(row) != len(names):
-                raise ValueError(f"{path}, line {lines.line_num}: {len(row)} fields, expected {len(names)}.")
+                raise ValueError(f"{path}, line {number}: {len(row)} fields, expected {len(names)}.")
             rows.extend([row] if row else [])
-    return {name: np.array([row[i].strip() for row in rows], dtype=np.str_) for i, name in enumerate(names)}
+    return {name: np.array([row[i].strip() for row in rows], object) for i, name in enumerate(names)}
 
 
 def _read_npz(path: pathlib.Path) -> Columns:
@@ -115,7 +116,13 @@ def _read_parquet(path: pathlib.Path) -> Columns:
     except ModuleNotFoundError:
         raise ModuleNotFoundError(f"{path} needs pyarrow, which is missing: pip install pyarrow.") from None
     table = pyarrow.parquet.read_table(path)
-    return {name: table[name].to_numpy() for name in table.column_names}
+
+    def array(column: Any) -> np.ndarray:
+        # Whole numbers with a missing one among them would become float64, and large ones others than they are.
+        is_exact = pyarrow.types.is_integer(column.type) and column.null_count
+        return np.array(column.to_pylist(), object) if is_exact else column.to_numpy()
+
+    return {name: array(table[name]) for name in table.column_names}
 
 
 def encode(
@@ -174,7 +181,7 @@ def _scale(name: str, column: np.ndarray, low: float, high: float) -> np.ndarray
         raise ValueError(f"bounds of {name!r} are {low:g}:{high:g}: give two numbers, the lower one first.")
     try:
         if column.dtype.kind in "UO":
-            column = np.array(["nan" if text == "" else text for text in _texts(column)])
+            column = np.array([float(text or "nan") for text in _texts(column)])
         numbers = column.astype(np.float64)
     except ValueError as error:
         raise ValueError(

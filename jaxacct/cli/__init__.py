@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if report is not None and isinstance(error, (ValueError, OSError)):  # no wrong input: what was asked is done
             if isinstance(error, OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            print(as_line(f"{name}: error: {report.done}, but cannot be printed: {_in_words(error)}"), file=sys.stderr)
+            why = getattr(error, "strerror", None) or error
+            print(as_line(f"{name}: error: {report.done}, but cannot be printed: {why}."), file=sys.stderr)
             return 74
         if isinstance(error, (ValueError, OSError, ModuleNotFoundError)):  # wrong input raises these
             if os.environ.get("JAXACCT_TRACEBACK"):

@@ -75,6 +75,29 @@ def test_parquet_reads_as_csv_does(tmp_path):
     np.testing.assert_array_equal(dataset.train_inputs, np.array(INPUTS, np.float32))
 
 
+def test_a_missing_number_of_parquet_changes_no_other(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    large = 2**53 + 1
+    for last in (large, None):
+        parquet.write_table(pyarrow.table({"x": [large, 5, last], "y": [0, 1, 0]}), tmp_path / "t.parquet")
+        dataset, _ = tables.load(tmp_path / "t.parquet", "y", {"x": [str(large), "5"]}, 2)
+        assert dataset.train_inputs[:2].tolist() == [[1, 0], [0, 1]]
+
+
+def test_a_row_of_csv_takes_no_rows_of_others(tmp_path):
+    path = tmp_path / "t.csv"
+    rules = {"x": (0.0, 9.0), "a": ["p", "q"]}
+    for wrong in ('p,"1,0\np,2,1\np,"3,0\n', 'p,1,"0\n1"\n', "p,1\r,0\n", 'p,1,0\n"p,1,0'):
+        path.write_bytes(f"a,x,y\n{wrong}".encode())
+        with pytest.raises(ValueError, match="is damaged"):
+            tables.load(path, "y", rules, 2)
+    path.write_bytes(b'a,x,y\r\n"p",1,0\r\n\r\nq, "2",1\r\n')
+    assert tables.load(path, "y", rules, 2)[0].train_labels.tolist() == [0, 1]
+    path.write_bytes(b"a,x,y,z\n" + b"p,1,0,\n" * 200_000 + b"q,2,1," + b"z" * 130_000)  # no text is as long as that
+    assert tables.load(path, "y", rules, 2, drop=["z"])[0].train_labels.sum() == 1
+
+
 def test_parquet_without_pyarrow_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "t.parquet").touch()
