@@ -201,15 +201,15 @@ def _describe(account: Any, path: str) -> dict[str, Any]:
 
 def _guarantee(account: Any) -> str:
     return (
-        f"all releases from this file, however chosen from earlier ones, are together ({account.epsilon:g}, "
-        f"{account.delta:g})-differentially private; neighbours: {account.relation.replace('_', ' ')}"
+        f"all releases from this file, however chosen from earlier ones, are together ({account.epsilon}, "
+        f"{account.delta})-differentially private; neighbours: {account.relation.replace('_', ' ')}"
     )
 
 
 def _facts(account: Any) -> list[tuple[str, str]]:
     """Returns the budget as names and texts."""
     return [
-        ("budget", f"epsilon {account.epsilon:g} at delta {account.delta:g}, since {account.begun}"),
+        ("budget", f"epsilon {account.epsilon} at delta {account.delta}, since {account.begun}"),
         ("spent", f"{round_to('upper', account.spent)} by {spell_count(len(account.releases), 'release')}"),
         ("unit", account.unit),
         ("guarantee", _guarantee(account)),

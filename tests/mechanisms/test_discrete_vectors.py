@@ -199,7 +199,7 @@ def check_by_brute_force(seed):
 
 
 def test_a_few_settings_by_brute_force():
-    assert sum(map(check_by_brute_force, range(8))) > 30
+    assert sum(map(check_by_brute_force, range(2))) > 7
 
 
 @pytest.mark.exhaustive
@@ -348,6 +348,7 @@ def test_little_is_left_or_nothing_at_all():
     assert ja.epsilon(ja.DiscreteGaussianVector(8.0, 1.0, 10), 0, 1e-5).upper == 0
 
 
+@pytest.mark.exhaustive
 def test_traced_numbers_are_one_program_and_invalid_ones_cost_everything():
     @jax.jit
     def upper(scale, width, entries, rate):
