@@ -557,8 +557,8 @@ class DPTrainer(Sealed):
         structures: list[Any] = [jax.tree.structure(state), jax.tree.structure(self._state)]
         if structures[0] != structures[1] or is_chacha20(state.key) != is_chacha20(self._state.key):
             raise ValueError(
-                "state is of a trainer with another model, optimizer, rule or policy, or noise of another arithmetic: give "
-                "one that this trainer made."
+                "state is of a trainer with another model, optimizer, rule or policy, or noise of another arithmetic: "
+                "give one that this trainer made."
             )
         return self.program.step(state, self._present_curve(), self._constants, self.data)
 
