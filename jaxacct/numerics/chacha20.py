@@ -16,6 +16,7 @@ and Micali (1986), "How to construct random functions", for the tree.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -86,16 +87,19 @@ def _seed(seed: Array) -> Array:
     return jnp.zeros(KEY_WORDS, jnp.uint32).at[-2].set(high).at[-1].set(low)
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
     """Returns the keys (*shape, 8) that a key splits into: half a block of each."""
     return _words(key, math.prod(shape) * KEY_WORDS, SPLIT).reshape(*shape, KEY_WORDS)
 
 
+@jax.jit
 def _fold_in(key: Array, data: Any) -> Array:
     """Returns the key of a key and a number below 2^32: half of the block at that counter."""
     return jnp.stack(blocks(key, jnp.asarray(data, jnp.uint32), (FOLD, 0, 0))[:KEY_WORDS])
 
 
+@functools.partial(jax.jit, static_argnums=(1, 2))
 def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
     """Returns random unsigned numbers of so many bits."""
     size = math.prod(shape)

@@ -35,7 +35,7 @@ from jaxtyping import Array, ArrayLike, Float64, Int32, PyTree, UInt32
 
 from jaxacct import validation
 from jaxacct.mechanisms.discrete_gaussian import chi_square_of_dither, cost, total_variation
-from jaxacct.numerics.chacha20 import NOISE, NORMAL, SUFFIX, as_chacha20, blocks, is_chacha20
+from jaxacct.numerics.chacha20 import NOISE, NORMAL, SUFFIX, as_chacha20, as_typed, blocks, is_chacha20
 from jaxacct.numerics.precision import as_float64, is_concrete, kernel, scope
 from jaxacct.strategies import BandedToeplitz, BufferedStrategy, BufferedToeplitz, NoiseState
 
@@ -483,6 +483,15 @@ def add_noise(
     entries = sum(leaf.size for leaf in leaves)
     draws = draws_of(noise_multiplier, entries)
     grid = grid_of(noise_multiplier, sensitivity, entries, draws)
+    return _add_on_grid(jax.random.key_data(key), total, grid, draws, places)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _add_on_grid(
+    words: Array, total: PyTree, grid: Array, draws: int, places: tuple[NamedSharding, ...] | None
+) -> PyTree:
+    """Returns sums with integers on a grid, by the words of a key, in one program."""
+    key = as_typed(words)
     return jax.tree.map(lambda leaf, z: (on_grid(leaf, grid) + z) * grid, total, drawn_like(key, total, draws, places))
 
 
