@@ -343,7 +343,8 @@ class Budget:
         remedy = f"{factor} times as much noise would be granted" if factor else "what is left pays for no such release"
         return (
             f"{refused}was drawn: {record['number'] - 1} releases have spent epsilon = "
-            f"{rounded_up(float(ledger.epsilon()))} of {self._terms['epsilon']} at delta = {self._terms['delta']}, "
+            f"{rounded_up(float(ledger.epsilon()))} of {rounded_up(self._terms['epsilon'])} at delta = "
+            f"{rounded_up(self._terms['delta'])}, "
             f"and this one does not fit into what is left; {remedy}. Give more noise, or wait for the next budget."
         )
 

@@ -107,7 +107,7 @@ _programs: list[str] = []
 spent = {"programs": 0, "processes": 0}
 """What this worker's tests have compiled (or found on the disk) and started so far."""
 
-BUDGET = {"programs": 6000, "processes": 40}
+BUDGET = {"programs": 6400, "processes": 40}
 """Most of each in all of the first tier, on however many workers. Programs take most of its minutes, about a tenth of a
 second each where nothing is cached; a process of the tests' own imports JAX, which takes one to three seconds."""
 

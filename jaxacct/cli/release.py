@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxacct import __version__
 from jaxacct.cli.arguments import Report, count, nearest, new_command, number, round_to
-from jaxacct.display import spell_count
+from jaxacct.display import rounded_up, spell_count
 
 VERBS = {
     "count": "how many rows there are, or how many have a text in a column",
@@ -201,15 +201,18 @@ def _describe(account: Any, path: str) -> dict[str, Any]:
 
 def _guarantee(account: Any) -> str:
     return (
-        f"all releases from this file, however chosen from earlier ones, are together ({account.epsilon}, "
-        f"{account.delta})-differentially private; neighbours: {account.relation.replace('_', ' ')}"
+        f"all releases from this file, however chosen from earlier ones, are together ({rounded_up(account.epsilon)}, "
+        f"{rounded_up(account.delta)})-differentially private; neighbours: {account.relation.replace('_', ' ')}"
     )
 
 
 def _facts(account: Any) -> list[tuple[str, str]]:
     """Returns the budget as names and texts."""
     return [
-        ("budget", f"epsilon {account.epsilon} at delta {account.delta}, since {account.begun}"),
+        (
+            "budget",
+            f"epsilon {rounded_up(account.epsilon)} at delta {rounded_up(account.delta)}, since {account.begun}",
+        ),
         ("spent", f"{round_to('upper', account.spent)} by {spell_count(len(account.releases), 'release')}"),
         ("unit", account.unit),
         ("guarantee", _guarantee(account)),

@@ -112,6 +112,7 @@ def test_it_is_the_same_under_vmap_and_jit():
     assert len(np.unique(together)) == 15
 
 
+@pytest.mark.exhaustive
 def test_a_seed_is_the_end_of_its_key():
     assert words_of(jax.random.key(5, impl=CHACHA20)) == (0, 0, 0, 0, 0, 0, 0, 5)
     with jax.enable_x64(True):

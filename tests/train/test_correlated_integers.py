@@ -114,7 +114,7 @@ CHOSEN = cases(["banded", "buffered", "dense", "tree"], ["square root", "buffere
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-@pytest.mark.first_tier("usual-banded")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sigma", [1.0, None], ids=["usual", "coarse"])
 def test_neighbours_noise_differs_by_no_more_than_is_accounted(name, sigma):
     strategy = STRATEGIES[name]

@@ -132,6 +132,7 @@ def test_the_report_says_by_which_noise_and_how_far_it_is_from_the_account():
     assert "integers" not in of_floats["final"]["guarantee"]
 
 
+@pytest.mark.exhaustive
 def test_the_draws_that_are_told_are_those_that_are_made(monkeypatch):
     """A policy's noise is known in the compiled step only: three draws serve any."""
     asked = []
