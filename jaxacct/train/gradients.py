@@ -44,7 +44,7 @@ from jaxacct.train.integer_noise import draws_of, rounding_of_rows
 from jaxacct.train.keys import as_threefry, run_key
 from jaxacct.train.models import takes_key
 from jaxacct.train.noise import deviation_of_mean, privatize_step, start
-from jaxacct.train.ownership import as_words
+from jaxacct.train.ownership import as_words, entries_of
 from jaxacct.train.planned import Plan, PlannedLedger
 from jaxacct.train.sampling import Correlated, Sampler
 from jaxacct.train.sampling.correlated import describe_noise, drawn_by
@@ -208,21 +208,25 @@ class Door:
         """Returns what integers take of correlated noise (:func:`.rounding_of_rows`); None: nothing of the kind."""
         if not (isinstance(self.sampler, Correlated) and is_chacha20(state.key)):
             return None
-        assert isinstance(self.sampler.strategy, BufferedStrategy)
-        entries = sum(np.size(leaf) for leaf in jax.tree.leaves(total))
-        return rounding_of_rows(self.sampler.strategy, self.sampler.sensitivity, self.sampler.covered, entries)
+        return _rounding(self.sampler, entries_of(total))
 
     def check_noise(self, state: TrainState | PrivateState, params: PyTree, noise: ArrayLike) -> None:
         """Raises ValueError where integers cannot make noise of that multiplier for the parameters."""
         if is_chacha20(state.key) and is_concrete(noise) and 0 < float(np.asarray(noise)) < math.inf:
             rounding = self.rounding(state, params)
-            entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params))
-            draws_of(noise, entries if rounding is None else 0, rounding or 0.0)
+            draws_of(noise, entries_of(params) if rounding is None else 0, rounding or 0.0)
 
     def deviation(self, state: TrainState | PrivateState, noise: ArrayLike, size: ArrayLike, params: PyTree) -> Array:
         """Returns the deviation of independent noise in each entry of a release, float32, for optimizers."""
-        entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params)) if is_chacha20(state.key) else 0
+        entries = entries_of(params) if is_chacha20(state.key) else 0
         return deviation_of_mean(noise, state.rule.sensitivity, size, entries)
+
+
+@functools.lru_cache(maxsize=64)
+def _rounding(sampler: Correlated, entries: int) -> float:
+    """Returns :func:`.rounding_of_rows` of a sampler's noise, once: all of its steps are looked at."""
+    assert isinstance(sampler.strategy, BufferedStrategy)
+    return rounding_of_rows(sampler.strategy, sampler.sensitivity, sampler.covered, entries)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -634,7 +638,7 @@ class PrivateGradients:
         # The ledger pays before ``clipped`` looks at the data; a traced refusal takes the branch of zeros. The budget
         # is this object's, whatever ledger the state brings.
         self._check(state)
-        entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params))
+        entries = entries_of(params)
         if is_chacha20(state.key) and self.plan is not None and entries + 2 > self.plan.samples:
             raise ValueError(
                 f"params have {entries} entries, and the plan pays for integer noise on {self.plan.samples - 2}: "

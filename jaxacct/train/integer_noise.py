@@ -35,9 +35,10 @@ from jaxtyping import Array, ArrayLike, Float64, Int32, PyTree, UInt32
 
 from jaxacct import validation
 from jaxacct.mechanisms.discrete_gaussian import chi_square_of_dither, cost, total_variation
-from jaxacct.numerics.chacha20 import NOISE, NORMAL, SUFFIX, as_chacha20, as_typed, blocks, is_chacha20
+from jaxacct.numerics.chacha20 import NOISE, NORMAL, SUFFIX, as_chacha20, blocks, is_chacha20
 from jaxacct.numerics.precision import as_float64, is_concrete, kernel, scope
 from jaxacct.strategies import BandedToeplitz, BufferedStrategy, BufferedToeplitz, NoiseState
+from jaxacct.train.ownership import entries_of
 
 # ----------------------------------------------------------------------------------------------------
 # The table. |X| has integer masses W_m over 2^127, those nearest to the discrete Gaussian's of variance
@@ -231,8 +232,8 @@ class LeafWindow:
         return cls(shape, place.shard_shape(shape), (*place.spec, *(None,) * (len(shape) - len(place.spec))))
 
     @functools.cached_property
-    def drawn(self) -> tuple[int, ...]:
-        """Shape of what is drawn, in runs of neighbours of at least a unit, where a leaf has so many: less is lost."""
+    def _runs(self) -> tuple[tuple[int, ...], int]:
+        """Shape of what is drawn, in runs of at least a unit where a leaf has that many, and the length of these."""
         drawn, run = list(self.part), 1
         for axis in reversed(range(len(drawn))):
             if run * drawn[axis] < UNIT_ENTRIES:
@@ -240,17 +241,17 @@ class LeafWindow:
             run *= drawn[axis]
             if drawn[axis] < self.shape[axis]:
                 break
-        return tuple(drawn)
+        return tuple(drawn), run
 
-    @functools.cached_property
+    @property
+    def drawn(self) -> tuple[int, ...]:
+        """Shape of what is drawn: the shard's, with whole axes where runs would be short."""
+        return self._runs[0]
+
+    @property
     def run(self) -> int:
         """Number of entries that are neighbours in the whole leaf: the product of the last axes, up to a cut one."""
-        run = 1
-        for axis in reversed(range(len(self.drawn))):
-            run *= self.drawn[axis]
-            if self.drawn[axis] < self.shape[axis]:
-                break
-        return run
+        return self._runs[1]
 
     @property
     def units(self) -> int:
@@ -474,33 +475,30 @@ def add_noise(
 
     Raises TypeError for sums of another dtype: the scaling of float32 would err by up to 2^16 units of the grid.
     """
-    leaves = check_float64(total)
+    check_float64(total)
     if is_concrete(noise_multiplier) and float(np.asarray(noise_multiplier)) == 0:
         return total
     if not is_chacha20(key):
         deviation = as_float64(noise_multiplier) * as_float64(sensitivity)
         return jax.tree.map(lambda leaf, z: leaf + deviation * z, total, drawn_like(key, total, 0, places))
-    entries = sum(leaf.size for leaf in leaves)
+    entries = entries_of(total)
     draws = draws_of(noise_multiplier, entries)
-    grid = grid_of(noise_multiplier, sensitivity, entries, draws)
-    return _add_on_grid(jax.random.key_data(key), total, grid, draws, places)
+    return _add_on_grid(key, total, grid_of(noise_multiplier, sensitivity, entries, draws), draws, places)
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
 def _add_on_grid(
-    words: Array, total: PyTree, grid: Array, draws: int, places: tuple[NamedSharding, ...] | None
+    key: jax.Array, total: PyTree, grid: Array, draws: int, places: tuple[NamedSharding, ...] | None
 ) -> PyTree:
-    """Returns sums with integers on a grid, by the words of a key, in one program."""
-    key = as_typed(words)
+    """Returns sums with integers on a grid, in one program."""
     return jax.tree.map(lambda leaf, z: (on_grid(leaf, grid) + z) * grid, total, drawn_like(key, total, draws, places))
 
 
-def check_float64(total: PyTree) -> list[Array]:
-    """Returns the leaves of sums; raises TypeError where one is not of float64."""
+def check_float64(total: PyTree) -> None:
+    """Raises TypeError where a leaf of sums is not of float64."""
     leaves = jax.tree.leaves(total)
     if any(leaf.dtype != jnp.float64 for leaf in leaves):
         raise TypeError(f"total has leaves of {sorted({str(leaf.dtype) for leaf in leaves})}: give sums of float64.")
-    return leaves
 
 
 def drawn_like(key: jax.Array, total: PyTree, draws: int, places: tuple[NamedSharding, ...] | None) -> PyTree:
@@ -669,11 +667,12 @@ def noise_delta(samples: float, epsilon: float, delta: float) -> float:
     validation.check_delta(delta)
     if samples == 0:
         return 0.0
-    added = float(cost(epsilon, sum(bill(samples).values()))) if math.isfinite(epsilon) else 1.0
+    distance = sum(bill(samples).values())
+    added = float(cost(epsilon, distance)) if math.isfinite(epsilon) else 1.0
     if not added <= MOST_SHARE * delta:
         raise ValueError(
             f"epsilon = {epsilon:g}: integer noise of {samples:.3g} samples is within "
-            f"{sum(bill(samples).values()):.2g} of its account, which here costs {added:.3g} of delta = {delta:g}, "
+            f"{distance:.2g} of its account, which here costs {added:.3g} of delta = {delta:g}, "
             "and a hundredth is the most. Give a smaller epsilon or a larger delta; or noise_arithmetic='float64', "
             "of no proved law."
         )

@@ -38,7 +38,7 @@ from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.train.clipping.rows import make_up, map_rows
 from jaxacct.train.integer_noise import add_noise
 from jaxacct.train.models import check_one_number
-from jaxacct.train.ownership import on_host
+from jaxacct.train.ownership import entries_of, on_host
 
 CLIPPED = "clipped"
 """Name of the share of examples whose gradients are clipped."""
@@ -226,7 +226,7 @@ def root_mean_square(params: PyTree) -> float:
     2.5
     """
     leaves = [on_host(leaf).astype(np.float64) for leaf in jax.tree.leaves(params)]
-    return float(np.sqrt(sum(np.square(leaf).sum() for leaf in leaves) / sum(leaf.size for leaf in leaves)))
+    return float(np.sqrt(sum(np.square(leaf).sum() for leaf in leaves) / entries_of(leaves)))
 
 
 def check_parameters(params: PyTree, before: float, steps: int) -> None:

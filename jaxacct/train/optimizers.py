@@ -20,6 +20,7 @@ from jaxtyping import Array, ArrayLike, Float32, Int32, PyTree
 
 from jaxacct import validation
 from jaxacct.numerics.pytrees import takes_python_values
+from jaxacct.train.ownership import entries_of
 from jaxacct.train.trainer import DPTrainer
 
 T = TypeVar("T")
@@ -322,7 +323,7 @@ def observing(optimizer: optax.GradientTransformation) -> optax.GradientTransfor
         **extra: Any,
     ) -> tuple[PyTree, ObservingState]:
         made, inner_state = inner.update(updates, state.inner, params, **extra)
-        entries = sum(leaf.size for leaf in jax.tree.leaves(updates))
+        entries = entries_of(updates)
         noise = jnp.asarray(extra.get("noise_deviation", math.nan), jnp.float32) * math.sqrt(entries)
         return made, ObservingState(inner_state, Norms(_norm(updates), noise, _norm(made)))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -147,6 +148,15 @@ def path_of(path: Any) -> str:
     'a/0'
     """
     return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def entries_of(tree: Any) -> int:
+    """Returns the number of entries of all leaves of a pytree together, arrays or their shapes.
+
+    >>> entries_of({"a": np.zeros((2, 3)), "b": 1.0})
+    7
+    """
+    return sum(math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(tree))
 
 
 Arrays = dict[str, np.ndarray]

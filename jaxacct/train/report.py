@@ -32,6 +32,7 @@ from jaxacct.numerics.chacha20 import is_chacha20
 from jaxacct.policies import Constant
 from jaxacct.train.integer_noise import VARIANCES, bill, draws_of, noise_delta, table
 from jaxacct.train.keys import ENTROPY
+from jaxacct.train.ownership import entries_of
 from jaxacct.train.progress import Evaluation
 from jaxacct.train.sampling import PoissonSampler, runs_of
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
@@ -189,7 +190,7 @@ def drawn_noise_of(trainer: DPTrainer) -> dict[str, Any]:
     }
     samples, noise = samples_of(trainer), trainer.program.gradient_noise
     rounding = trainer.program.door.rounding(trainer.state, trainer.state.params)
-    entries = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(trainer.state.params))
+    entries = entries_of(trainer.state.params)
     draws = 3 if noise is None else draws_of(noise, entries if rounding is None else 0, rounding or 0.0)
     return {
         "arithmetic": "integer",

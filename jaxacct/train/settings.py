@@ -25,6 +25,7 @@ from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.clipping.rules import check_finite_clip_norm
 from jaxacct.train.keys import as_threefry
 from jaxacct.train.metrics import Metrics
+from jaxacct.train.ownership import entries_of
 from jaxacct.train.state import Keeper
 
 NoiseArithmetic = Literal["integer", "float64"]
@@ -224,8 +225,7 @@ def samples_of_step(key: jax.Array, params: Any, metrics: Metrics | None) -> int
     """Returns how many values of integer noise one step draws at most; 0 where the key draws normal numbers."""
     if not is_chacha20(key):
         return 0
-    entries = sum(leaf.size for leaf in jax.tree.leaves(params))
-    return entries + len(metrics.names if metrics else ()) + 2  # the count of a rule, and that of a policy
+    return entries_of(params) + len(metrics.names if metrics else ()) + 2  # the count of a rule, and that of a policy
 
 
 P = ParamSpec("P")
