@@ -36,13 +36,7 @@ from jaxacct.composition import (
     directed_parts,
     query_of,
 )
-from jaxacct.mechanisms import (
-    DiscretePair,
-    ExponentialMechanism,
-    Mechanism,
-    RenyiOnly,
-    RepeatAndSelect,
-)
+from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
 from jaxacct.mechanisms.bounded_range import has_blocks
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.discrete_gaussian import cost, nearby, total_variation

@@ -771,10 +771,7 @@ def static_facts(mechanism: Any, steps: Any, question: Question) -> StaticFacts:
             ranges += float(np.sum(np.broadcast_to(count, np.shape(part.epsilon)))) if is_concrete(count) else 2.0
     known = single_run(mechanism, steps)
     return StaticFacts(
-        known,
-        has_curves_only=has_curves_only,
-        has_ranges=ranges > 1,
-        has_integer_vectors=has_integer_vectors,
+        known, has_curves_only=has_curves_only, has_ranges=ranges > 1, has_integer_vectors=has_integer_vectors
     )
 
 

@@ -327,10 +327,8 @@ class Budget:
 
     def _refusal(self, ledger: RenyiFilter, mechanism: Mechanism, record: dict[str, Any]) -> str:
         """Returns the message for a release that is not granted."""
-        relation, refused = (
-            _relation_of(mechanism, self.relation),
-            f"{shorten(record['name'])} is refused, and nothing ",
-        )
+        relation = _relation_of(mechanism, self.relation)
+        refused = f"{shorten(record['name'])} is refused, and nothing "
         if not np.isfinite(ledger.cost(mechanism, relation=relation)).any():
             return (
                 f"{refused}was drawn: {shorten(mechanism)} has no finite divergence, which is what this budget adds "
@@ -344,8 +342,8 @@ class Budget:
         return (
             f"{refused}was drawn: {record['number'] - 1} releases have spent epsilon = "
             f"{rounded_up(float(ledger.epsilon()))} of {rounded_up(self._terms['epsilon'])} at delta = "
-            f"{rounded_up(self._terms['delta'])}, "
-            f"and this one does not fit into what is left; {remedy}. Give more noise, or wait for the next budget."
+            f"{rounded_up(self._terms['delta'])}, and this one does not fit into what is left; {remedy}. Give more "
+            "noise, or wait for the next budget."
         )
 
 

@@ -132,14 +132,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
         *(accounting.add_parser, calibration.add_parser, sweep.add_parser, accounting.add_curve),
-        *(
-            verify.add_certify,
-            verify.add_parser,
-            training.add_parser,
-            audit.add_parser,
-            release.add_parser,
-            doctor.add_parser,
-        ),
+        *(verify.add_certify, verify.add_parser, training.add_parser, audit.add_parser),
+        *(release.add_parser, doctor.add_parser),
     ):
         add(commands)
     return parser

@@ -208,11 +208,9 @@ def _guarantee(account: Any) -> str:
 
 def _facts(account: Any) -> list[tuple[str, str]]:
     """Returns the budget as names and texts."""
+    budget = f"epsilon {rounded_up(account.epsilon)} at delta {rounded_up(account.delta)}, since {account.begun}"
     return [
-        (
-            "budget",
-            f"epsilon {rounded_up(account.epsilon)} at delta {rounded_up(account.delta)}, since {account.begun}",
-        ),
+        ("budget", budget),
         ("spent", f"{round_to('upper', account.spent)} by {spell_count(len(account.releases), 'release')}"),
         ("unit", account.unit),
         ("guarantee", _guarantee(account)),
