@@ -29,6 +29,7 @@ from jaxacct.mechanisms.approximate_dp import (
     PureDP,
     RandomizedResponse,
 )
+from jaxacct.mechanisms.balls_in_bins import BallsInBins
 from jaxacct.mechanisms.by_curve import (
     PoissonSubsampled,
     RenyiOnly,
@@ -68,6 +69,7 @@ from jaxacct.mechanisms.sparse_vector import AboveThreshold, GaussianAboveThresh
 __all__ = [
     "AboveThreshold",
     "ApproximateDP",
+    "BallsInBins",
     "CellMasses",
     "CountedShiftsPair",
     "DPWithoutReplacement",
