@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -82,19 +83,19 @@ from jaxacct.strategies import BufferedStrategy, Toeplitz, check_dense
 BLOCKS = (1, 2, 4)
 """Lengths of blocks, among which one is chosen. Any are sound."""
 
-DEPTHS = 4
-"""Number of lower bounds, with blocks of 1, 2, 4 and 8 bins. Any is sound."""
+DEPTHS = 6
+"""Number of lower bounds, with blocks of 1, 2, 4, ... bins. Any is sound."""
 
 LEAST_NOISE = 0.085
 """Smallest noise over the largest norm: below it products of values leave float64. It costs inf."""
 
 
 class Nested(NamedTuple):
-    """Numbers of a :class:`NestedAllocation` besides its noise."""
+    """Several nested means: the numbers of a :class:`NestedAllocation` besides its noise, each with a leading axis."""
 
     share: ArrayLike
-    variances: Float[ArrayLike, " levels"]
-    counts: Float[ArrayLike, " levels"]
+    variances: Float[ArrayLike, "options levels"]
+    counts: Float[ArrayLike, "options levels"]
 
 
 class Kernel(NamedTuple):
@@ -102,13 +103,13 @@ class Kernel(NamedTuple):
 
     Attributes:
         square (): the largest |M_j|^2, from above.
-        shared (blocks,): for each of BLOCKS the largest product of two of its bins, from above; 0 for single bins.
-        below: the lower bounds that there are, one for each depth.
+        above: nested means with the blocks of BLOCKS that fit; there are none with more bands than bins.
+        below: nested means for each depth whose products are nowhere negative.
     """
 
     square: ArrayLike
-    shared: Float[ArrayLike, " blocks"]
-    below: tuple[Nested, ...]
+    above: Nested
+    below: Nested
 
 
 @register_dataclass
@@ -301,55 +302,54 @@ class BallsInBins(Mechanism):
 
     def decompose(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns the mechanism whose pair bounds a run from above: a nested mean, or a Gaussian mechanism."""
-        square, shared, *_ = self.kernel
-        make = _unsampled if self.bands > self.batches else functools.partial(_in_blocks, self.batches, self.bands)
-        return [(by_numpy_if_concrete(make, self.noise_multiplier, square, shared), steps)]
+        if self.bands > self.batches:
+            return [(by_numpy_if_concrete(_unsampled, self.noise_multiplier, self.kernel.square), steps)]
+        return [(by_numpy_if_concrete(_least_above, self.noise_multiplier, *self.kernel.above), steps)]
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs of :meth:`decompose`, spread over finitely many losses."""
         return self.decompose(1)[0][0].dominating_pairs(relation)
 
     def attained(self, relation: Relation) -> tuple[tuple[Mechanism, ...], ...]:
-        """Returns what neighbouring data sets attain: one case, with blocks of 1, 2, 4 and 8 bins as alternatives."""
+        """Returns what neighbouring data sets attain, of the depth whose fourth moment is largest."""
         directions(self, relation)
         if is_concrete(self.noise_multiplier) and not 0 < self.noise_multiplier < np.inf:
             return ()
-        return (tuple(NestedAllocation(self.noise_multiplier, *each, False) for each in self.kernel.below),)
+        return ((by_numpy_if_concrete(_largest_below, self.noise_multiplier, *self.kernel.below),),)
 
 
-def _unsampled(xp: Any, noise: Any, square: Any, shared: Any) -> Mechanism:
+def _unsampled(xp: Any, noise: Any, square: Any) -> Mechanism:
     """Returns the Gaussian mechanism of the largest norm, its noise rounded down; infinite only where it was so."""
     over = xp.minimum(noise / xp.sqrt(square) * (1 - 8 * roundoff()), np.finfo(np.float64).max)
     return Gaussian(xp.where(noise == xp.inf, noise, over))
 
 
-def _in_blocks(batches: int, bands: int, xp: Any, noise: Any, square: Any, shared: Any) -> Mechanism:
-    """Returns the nested mean that bounds a run from above, with the blocks whose fifth moment is least."""
-    s = xp.where((noise > 0) & (noise < xp.inf), noise, 1.0)
-    fits = [(size, batches // (size + bands - 1)) for size in BLOCKS]
-    options = [
-        (xp.stack([square - shared[i], shared[i], 0.0 * square]), np.array([1.0, size, number]))
-        for i, (size, number) in enumerate(fits)
-        if number
-    ]
-    moments = xp.stack([_fifth_moment(xp, variances / s**2, counts) for variances, counts in options])
-    best = xp.argmin(moments)
-    variances, counts = (xp.stack([xp.asarray(option[i]) for option in options])[best] for i in (0, 1))
-    return NestedAllocation(noise, np.ones(()), variances, counts, True)
+def _least_above(xp: Any, noise: Any, *nested: Any) -> Mechanism:
+    """Returns the nested mean with the least fifth moment."""
+    best = xp.argmin(_moment(xp, noise, Nested(*nested), 5))
+    return NestedAllocation(noise, *(numbers[best] for numbers in nested), is_larger=True)
 
 
-def _fifth_moment(xp: Any, variances: Any, counts: np.ndarray) -> Any:
-    """Returns E[V^5] of a nested mean over e^(10 v), v the sum of the variances, so that it stays a number."""
-    orders, scale = np.arange(6), -2 * xp.sum(variances)
-    moments = xp.exp(scale * orders) / np.array([1.0, 1.0, 2.0, 6.0, 24.0, 120.0])
+def _largest_below(xp: Any, noise: Any, *nested: Any) -> Mechanism:
+    """Returns the nested mean with the largest fourth moment."""
+    best = xp.argmax(_moment(xp, noise, Nested(*nested), 4))
+    return NestedAllocation(noise, *(numbers[best] for numbers in nested), is_larger=False)
+
+
+def _moment(xp: Any, noise: Any, nested: Nested, order: int) -> Any:
+    """Returns E[L^n] of nested means, over one number that keeps it in float64: which of them is largest, or least."""
+    # Out of its range the noise may be any.
+    v = nested.variances.T / xp.where((noise > 0) & (noise < xp.inf), noise, 1.0) ** 2
+    k, unit = np.arange(order + 1.0)[:, None], xp.exp(-order / 2 * xp.max(xp.sum(v, axis=0)))
+    moments = unit**k / np.array([[float(math.factorial(i))] for i in range(order + 1)])
+    rest = moments[::-1] * (1 - nested.share[None]) ** k[::-1]
     # Level by level: the moments over k! of a sum of copies are those of the power of a series; then the factor's.
-    for level, count in enumerate(counts):
-        power = [moments[0]]
-        for k in range(1, 6):
-            terms = [(count * i - (k - i)) * moments[i] * power[k - i] for i in range(1, k + 1)]
-            power.append(sum(terms) / k)
-        moments = xp.stack(power) / count**orders * xp.exp(variances[level] * (orders * (orders - 1) / 2))
-    return moments[5]
+    for variance, count in zip(v, nested.counts.T, strict=True):
+        power = [xp.ones_like(count)]
+        for n in range(1, order + 1):
+            power.append(sum((count * i - (n - i)) * moments[i] * power[n - i] for i in range(1, n + 1)) / n)
+        moments = xp.stack(power) / count[None] ** k * xp.exp(variance[None] * (k * (k - 1) / 2))
+    return xp.sum(moments * nested.share[None] ** k * rest, axis=0)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -395,17 +395,26 @@ def _kernel_of(bins: BallsInBins) -> Kernel:
     error = 16 * (b * bins.epochs + 4 * bins.epochs + 64) * 2.0**-53
     magnitudes, columns = (_columns_of(bins, of_entries) for of_entries in (np.abs, np.asarray))
     sizes = [size for size in BLOCKS if size + p - 1 <= b]
-    above = [np.max(_products(magnitudes, lag)) * (1 + error) for lag in range(max(sizes, default=1))]
-    shared = [max(above[1:size], default=0.0) if size in sizes else 0.0 for size in BLOCKS]
+    largest = [np.max(_products(magnitudes, lag)) * (1 + error) for lag in range(max(sizes, default=1))]
+    square, shared = largest[0], [max(largest[1:size], default=0.0) for size in sizes]
+    above = [
+        (1.0, [square - r, r, 0.0], [1.0, size, b // (size + p - 1)]) for size, r in zip(sizes, shared, strict=True)
+    ]
     lags = range(min(2 ** (DEPTHS - 1), b))
     least = [_products(columns, lag) - error * _products(magnitudes, lag) for lag in lags]
     # The bins of nearly full norm: any share is sound.
     full = least[0] >= 0.999 * np.max(least[0])
     below = [_nested_below(least, full, depth) for depth in range(DEPTHS) if 2**depth <= b]
-    return Kernel(above[0], np.array(shared), tuple(nested for nested in below if nested is not None))
+    return Kernel(square, _stack(above), _stack([nested for nested in below if nested is not None]))
 
 
-def _nested_below(least: list[np.ndarray], full: np.ndarray, depth: int) -> Nested | None:
+def _stack(options: list[Any]) -> Nested:
+    """Returns several nested means with a leading axis, of shapes (options,) and (options, levels)."""
+    shares, variances, counts = zip(*options, strict=True) if options else ((), (), ())
+    return Nested(np.array(shares), np.array(variances, np.float64), np.array(counts, np.float64))
+
+
+def _nested_below(least: list[np.ndarray], full: np.ndarray, depth: int) -> tuple[Any, ...] | None:
     """Returns the nested mean of blocks of 2^depth neighbouring bins; None where a product in one is negative.
 
     ``least`` has the products of bins by their distance, from below.
@@ -424,4 +433,4 @@ def _nested_below(least: list[np.ndarray], full: np.ndarray, depth: int) -> Nest
     variances, counts = np.zeros(DEPTHS + 1), np.ones(DEPTHS + 1)
     variances[: depth + 1] = -np.diff([*nested, 0.0])
     counts[1 : depth + 1], counts[-1] = 2.0, np.sum(used)
-    return Nested(np.sum(used) * size / len(full), variances, counts)
+    return np.sum(used) * size / len(full), variances, counts
