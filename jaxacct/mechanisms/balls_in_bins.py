@@ -114,6 +114,25 @@ class Kernel(NamedTuple):
 
 @register_dataclass
 @dataclass(frozen=True)
+class NestedPair(FinitePair):
+    """The spread pair of a nested mean.
+
+    Attributes:
+        order_one (): bound on the Rényi divergence of order 1, which the Gaussian mechanism has of the same norm.
+    """
+
+    order_one: ArrayLike = np.inf
+
+    def largest_loss(self) -> Array:
+        return jnp.full((), jnp.inf)
+
+    def divergence(self, orders: Array) -> Array:
+        """Returns the divergence of the Gaussian mechanism; that of the pair, as spread, is infinite."""
+        return orders * as_float64(self.order_one)
+
+
+@register_dataclass
+@dataclass(frozen=True)
 class NestedAllocation(NoisyMechanism):
     """The pair of a nested mean of lognormal likelihood ratios; :class:`BallsInBins` is bounded by such.
 
@@ -148,7 +167,8 @@ class NestedAllocation(NoisyMechanism):
         ways = directions(self, relation)
         s, w, variances, counts = map(as_float64, (self.noise_multiplier, self.share, self.variances, self.counts))
         p, q, losses, rounding = _nested_pair(s, w, variances, counts, self.points, contracts=not self.is_larger)
-        both = {"remove": FinitePair(p, q, losses, rounding), "add": FinitePair(q, p, -losses, rounding)}
+        alone = jnp.sum(variances) / (2 * s**2)
+        both = {"remove": NestedPair(p, q, losses, rounding, alone), "add": NestedPair(q, p, -losses, rounding, alone)}
         return tuple(leave_scope(both[way]) for way in ways)
 
 
@@ -259,6 +279,7 @@ class BallsInBins(Mechanism):
     bands: int = field(init=False, repr=False, compare=False, metadata={"static": True})
 
     relations: ClassVar[tuple[Relation, ...]] = RandomAllocation.relations
+    may_fail: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.strategy, BufferedStrategy):
@@ -313,8 +334,6 @@ class BallsInBins(Mechanism):
     def attained(self, relation: Relation) -> tuple[tuple[Mechanism, ...], ...]:
         """Returns what neighbouring data sets attain, of the depth whose fourth moment is largest."""
         directions(self, relation)
-        if is_concrete(self.noise_multiplier) and not 0 < self.noise_multiplier < np.inf:
-            return ()
         return ((by_numpy_if_concrete(_largest_below, self.noise_multiplier, *self.kernel.below),),)
 
 
@@ -326,20 +345,28 @@ def _unsampled(xp: Any, noise: Any, square: Any) -> Mechanism:
 
 def _least_above(xp: Any, noise: Any, *nested: Any) -> Mechanism:
     """Returns the nested mean with the least fifth moment."""
-    best = xp.argmin(_moment(xp, noise, Nested(*nested), 5))
-    return NestedAllocation(noise, *(numbers[best] for numbers in nested), is_larger=True)
+    return NestedAllocation(noise, *_first_least(xp, _moment(xp, noise, Nested(*nested), 5), nested), is_larger=True)
 
 
 def _largest_below(xp: Any, noise: Any, *nested: Any) -> Mechanism:
     """Returns the nested mean with the largest fourth moment."""
-    best = xp.argmax(_moment(xp, noise, Nested(*nested), 4))
-    return NestedAllocation(noise, *(numbers[best] for numbers in nested), is_larger=False)
+    return NestedAllocation(noise, *_first_least(xp, -_moment(xp, noise, Nested(*nested), 4), nested), is_larger=False)
+
+
+def _first_least(xp: Any, costs: Any, nested: Any) -> list[Any]:
+    """Returns the numbers of the first nested mean of least cost."""
+    best, *others = range(len(costs))
+    cost, chosen = costs[best], [numbers[best] for numbers in nested]
+    for i in others:
+        chosen = [xp.where(costs[i] < cost, numbers[i], old) for numbers, old in zip(nested, chosen, strict=True)]
+        cost = xp.minimum(cost, costs[i])
+    return chosen
 
 
 def _moment(xp: Any, noise: Any, nested: Nested, order: int) -> Any:
     """Returns E[L^n] of nested means, over one number that keeps it in float64: which of them is largest, or least."""
-    # Out of its range the noise may be any.
-    v = nested.variances.T / xp.where((noise > 0) & (noise < xp.inf), noise, 1.0) ** 2
+    # Out of its range the noise may be any; variances above 30 would leave float64.
+    v = xp.minimum(nested.variances.T / xp.where((noise > 0) & (noise < xp.inf), noise, 1.0) ** 2, 30.0)
     k, unit = np.arange(order + 1.0)[:, None], xp.exp(-order / 2 * xp.max(xp.sum(v, axis=0)))
     moments = unit**k / np.array([[float(math.factorial(i))] for i in range(order + 1)])
     rest = moments[::-1] * (1 - nested.share[None]) ** k[::-1]
