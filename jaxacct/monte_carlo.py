@@ -1,6 +1,7 @@
-"""Monte Carlo estimates of delta, with intervals that may fail, for mechanisms without a tight bound by an accountant.
+"""Monte Carlo estimates of delta, with intervals that may fail, for mechanisms whose bounds leave a gap.
 
-The result is neither a bracket nor certified. An :class:`Interval` holds the truth except with a probability that it
+Of both mechanisms :func:`jaxacct.delta` has bounds, from above and from below; the draws say where between them the
+dominating pair is. The result is neither a bracket nor certified. An :class:`Interval` holds the truth except with a probability that it
 carries: over the draws, which are fresh from the operating system, and as far as the generator's bits pass for random
 ones. Draws are made in float64, in blocks, on JAX's device: what rounding does to them, a relative 1e-10 or so, is not
 counted.
@@ -33,12 +34,11 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct import validation
-from jaxacct.mechanisms import RandomAllocation
+from jaxacct.mechanisms import BallsInBins, RandomAllocation
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Relation, check_mechanism
 from jaxacct.numerics.precision import as_float64, scope
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect
-from jaxacct.strategies import BufferedStrategy
 
 __all__ = ["BallsInBins", "Interval", "delta"]
 
@@ -79,54 +79,6 @@ class Interval:
 
 
 @takes_python_values
-@dataclass(frozen=True)
-class BallsInBins:
-    """Training with correlated noise, and each example in one of so many batches, the same in all epochs.
-
-    Attributes:
-        strategy: C, concrete (:mod:`jaxacct.strategies`).
-        noise_multiplier: standard deviation s of the noise z over the clipping norm, as of :class:`.MatrixMechanism`.
-        batches: t, of an epoch; the place of each example is drawn uniformly, once.
-        epochs: E.
-
-    Guarantee: the pair P = mean over j of N(m_j, s^2 I), Q = N(0, s^2 I) dominates all steps, adaptively chosen, m_j
-    the sum of the columns j, j + t, ... of |C|. *Proof.* Given the results so far, row i moves by d_j, the sum of
-    C[i, r] g_r over the steps r of place j, whose products <d_j, d_l> are at most those of |C| in place of C g. The
-    weights of places, multiplied by lognormal variables of mean 1 with these covariances over s^2, go into a function
-    whose second derivatives, mixed ones as well, are nowhere negative: the mean of a convex function of a sum of
-    products. Its mean grows with each covariance (Kahane 1986, "Une inégalité du type de Slepian et Gordon sur les
-    processus gaussiens"), and as a function of the weights before the row it is of the same kind. So one goes back from
-    the last row to the first. Source of the mechanism: Choquette-Choo et al. (2024), "Near-exact privacy amplification
-    for matrix mechanisms".
-
-    Raises TypeError or ValueError where a field is out of range.
-
-    >>> from jaxacct import strategies
-    >>> BallsInBins(strategies.square_root(bands=4), noise_multiplier=2.0, batches=10, epochs=2).shifts().shape
-    (10, 20)
-    """
-
-    strategy: BufferedStrategy
-    noise_multiplier: float
-    batches: int
-    epochs: int = 1
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.strategy, BufferedStrategy):
-            raise TypeError(f"strategy = {self.strategy!r} has no rows: give one of jaxacct.strategies but Streamed.")
-        validation.check_count(self.batches, "batches", "the batches of an epoch")
-        validation.check_count(self.epochs, "epochs", "the number of epochs")
-        validation.check_noise_multiplier(self.noise_multiplier)
-
-    def shifts(self) -> np.ndarray:
-        """Returns how far each place moves each row: float64 (batches, batches * epochs)."""
-        steps = self.batches * self.epochs
-        with scope():
-            matrix = np.abs(np.asarray(self.strategy.multiply(jnp.eye(steps, dtype=jnp.float64)), np.float64))
-        return matrix.reshape(steps, self.epochs, self.batches).sum(axis=1).T
-
-
-@takes_python_values
 def delta(
     mechanism: RandomAllocation | BallsInBins,
     steps: int,
@@ -140,8 +92,8 @@ def delta(
     """Returns a confidence interval of delta at an epsilon, of the pair that dominates all steps.
 
     Args:
-        mechanism: one epoch by random allocation, whatever its participations, or a whole training.
-        steps: how many of it are composed, drawn apart: epochs, or trainings.
+        mechanism: one epoch by random allocation, whatever its participations, or a run of balls in bins.
+        steps: how many of it are composed, drawn apart: epochs, or runs.
         epsilon: at least 0.
         draws: how many, rounded up to whole blocks; it should be 100 over delta or more. 10^6 of 100 batches take some
             10 s of one CPU core for each direction.
@@ -191,15 +143,14 @@ def delta(
 def _check_arguments(mechanism: object, steps: int, epsilon: float, draws: int, failure_probability: float) -> None:
     if not isinstance(mechanism, (RandomAllocation, BallsInBins)):
         raise TypeError(
-            f"mechanism = {mechanism!r} is not drawn here: give RandomAllocation or monte_carlo.BallsInBins; of others "
+            f"mechanism = {mechanism!r} is not drawn here: give RandomAllocation or BallsInBins; of others "
             "jaxacct.delta has certified bounds."
         )
     steps = validation.check_count(steps, "steps", "how many are composed")
     validation.check_epsilon(epsilon)
     draws = validation.check_count(draws, "draws", "the number of draws")
     validation.check_delta(failure_probability, "failure_probability")
-    if isinstance(mechanism, RandomAllocation):
-        check_mechanism(mechanism)
+    check_mechanism(mechanism)
     noise = np.asarray(mechanism.noise_multiplier)
     if noise.ndim or not 0.05 <= noise < math.inf or np.ndim(mechanism.batches):
         raise ValueError(f"noise_multiplier = {noise} is out of range: give one mechanism, with noise from 0.05 on.")

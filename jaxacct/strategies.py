@@ -13,10 +13,9 @@ An example added or removed must leave the steps of all others as they are: each
 by its arrival, or by its place in a data set whose other places stay. Batches cut from a list of all examples do not:
 there the relation is "replace", under which an example's place is taken by another one.
 
-Two schemes are left out, because only Monte Carlo estimates are known for them: b-min-sep sampling, and balls-in-bins
-(random allocation) of correlated noise, for which :class:`jaxacct.monte_carlo.BallsInBins` has estimates. A bound for
-both, without amplification, is that of :class:`MinSeparation`; random allocation with independent noise is
-:class:`.RandomAllocation`.
+Balls-in-bins, each example in one step of every epoch at random, is a mechanism of its own: :class:`.BallsInBins`, or
+:class:`.RandomAllocation` with independent noise. Of b-min-sep sampling only Monte Carlo estimates are known: it is left
+out, and :class:`MinSeparation` bounds it, without amplification.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ class MatrixMechanism(Mechanism):
         TypeError: a strategy or a participation that is none, or strategies that are traced.
         ValueError: a concrete argument out of range, or more bands than groups.
 
-    Sampling schemes that are neither of these, b-min-sep and balls-in-bins, have only estimates; they are refused.
+    Sampling schemes that are neither of these are refused: balls-in-bins is :class:`.BallsInBins`, and nothing is known
+    of b-min-sep.
 
     >>> from jaxacct import epsilon, strategies
     >>> noise = strategies.square_root(bands=4).normalized()
@@ -104,10 +105,9 @@ class MatrixMechanism(Mechanism):
         if not isinstance(participation, (Unsampled, CyclicPoisson)):
             raise TypeError(
                 f"participation = {validation.shorten(participation)} has no certified account with correlated "
-                "noise: give SinglePass, MinSeparation, FixedEpochs or CyclicPoisson of jaxacct.strategies. For "
-                "b-min-sep sampling and balls-in-bins only Monte Carlo estimates are known (of the latter, "
-                "jaxacct.monte_carlo.BallsInBins); "
-                "MinSeparation bounds both, without amplification."
+                "noise: give SinglePass, MinSeparation, FixedEpochs or CyclicPoisson of jaxacct.strategies. "
+                "Balls-in-bins is the mechanism jaxacct.BallsInBins; of b-min-sep sampling only Monte Carlo estimates "
+                "are known, and MinSeparation bounds it, without amplification."
             )
         strategy.validate()
         sampled = participation if isinstance(participation, CyclicPoisson) else None
