@@ -1,8 +1,8 @@
 """Monte Carlo estimates of delta, with intervals that may fail, for mechanisms whose bounds leave a gap.
 
-Of both mechanisms :func:`jaxacct.delta` has bounds, from above and from below; the draws say where between them the
-dominating pair is. The result is neither a bracket nor certified. An :class:`Interval` holds the truth except with a probability that it
-carries: over the draws, which are fresh from the operating system, and as far as the generator's bits pass for random
+Of both mechanisms :func:`jaxacct.delta` has bounds, from above and from below; draws say where between them the
+dominating pair lies. The result is neither a bracket nor certified. An :class:`Interval` holds the truth except with a
+probability that it carries: over the draws, which are fresh from the operating system, and as far as the generator's bits pass for random
 ones. Draws are made in float64, in blocks, on JAX's device: what rounding does to them, a relative 1e-10 or so, is not
 counted.
 

@@ -14,8 +14,8 @@ by its arrival, or by its place in a data set whose other places stay. Batches c
 there the relation is "replace", under which an example's place is taken by another one.
 
 Balls-in-bins, each example in one step of every epoch at random, is a mechanism of its own: :class:`.BallsInBins`, or
-:class:`.RandomAllocation` with independent noise. Of b-min-sep sampling only Monte Carlo estimates are known: it is left
-out, and :class:`MinSeparation` bounds it, without amplification.
+:class:`.RandomAllocation` with independent noise. Of b-min-sep sampling only Monte Carlo estimates are known: it is
+left out, and :class:`MinSeparation` bounds it, without amplification.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ __all__ = [
     "NoiseState",
     "Participation",
     "Pattern",
+    "Restarted",
     "SinglePass",
     "Strategy",
     "Streamed",
@@ -691,8 +692,54 @@ class BufferedToeplitz(Toeplitz):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Strategies given as a matrix, or as another library's stream of noise
+# Strategies made of others, given as a matrix, or as another library's stream of noise
 # ----------------------------------------------------------------------------------------------------
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Restarted(BufferedStrategy):
+    """A strategy that begins anew every so many steps: its matrix is block diagonal, and no noise crosses blocks.
+
+    With places that are drawn anew in every epoch, and an epoch's length, each epoch is a run of :class:`.BallsInBins`.
+
+    Attributes:
+        strategy: that of each block.
+        every: length of a block, static.
+
+    >>> Restarted(BandedToeplitz([1.0, 0.5]), every=2).multiply(jnp.ones(4)).tolist()
+    [1.0, 1.5, 1.0, 1.5]
+    """
+
+    strategy: BufferedStrategy
+    every: int = field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        validation.check_type(self.strategy, "strategy", BufferedStrategy)
+        validation.check_count(self.every, "every", "the number of steps of a block")
+
+    def validate(self) -> None:
+        self.strategy.validate()
+
+    @property
+    def buffers(self) -> int:
+        return self.strategy.buffers
+
+    def bands(self, steps: int) -> int:
+        return self.strategy.bands(min(self.every, steps))
+
+    def entries(self, step: Step) -> tuple[Array, Array]:
+        return self.strategy.entries(jnp.mod(step, self.every))
+
+    def keep(self, kept: Array, row: Array, step: Step) -> Array:
+        place = jnp.mod(step, self.every)
+        return jnp.where(place == self.every - 1, 0.0, self.strategy.keep(kept, row, place)).astype(kept.dtype)
+
+    def sensitivity(self, pattern: Pattern) -> float:
+        check_dense(pattern.steps)
+        with scope():
+            matrix = np.asarray(jax.jit(self.multiply)(jnp.eye(pattern.steps)), np.float64)
+        return of_matrix(matrix, pattern, 64 * UNIT_ROUNDOFF)
 
 
 @register_dataclass

@@ -20,7 +20,7 @@ KINDS: dict[str, type[Mechanism]] = {
     # A user's functions, and a strategy's arrays, are no JSON.
     if isinstance(vars(mechanisms)[name], type)
     and issubclass(vars(mechanisms)[name], Mechanism)
-    and name not in ("Mechanism", "RenyiOnly", "PrivacyLoss", "MatrixMechanism")
+    and name not in ("Mechanism", "RenyiOnly", "PrivacyLoss", "MatrixMechanism", "BallsInBins")
 }
 """Mechanism classes that JSON can hold, by their names."""
 

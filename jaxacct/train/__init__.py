@@ -40,6 +40,7 @@ from jaxacct.train.planned import Plan, SideQuery
 from jaxacct.train.progress import Evaluation, ShortRunWarning
 from jaxacct.train.report import build_report, certified_epsilon, guarantee, write_report
 from jaxacct.train.sampling import (
+    BallsInBinsSampler,
     CyclicPoissonSampler,
     PoissonSampler,
     RandomAllocationSampler,
@@ -56,6 +57,7 @@ from jaxacct.train.users import bounded_contributions, mean_over_examples, users
 __all__ = [
     "AdaptiveQuantile",
     "Automatic",
+    "BallsInBinsSampler",
     "Checkpoints",
     "CyclicPoissonSampler",
     "DPTrainer",

@@ -41,6 +41,7 @@ from flax import nnx
 from jaxacct import json_files, validation
 from jaxacct.json_files import PRIVATE, synchronize, write_whole
 from jaxacct.numerics.chacha20 import as_stored, is_chacha20
+from jaxacct.strategies import Restarted
 from jaxacct.train.keys import as_threefry, run_key
 from jaxacct.train.models import without_params
 from jaxacct.train.ownership import Arrays, Leaf, arrays_of, as_text, differences, digest, of_text, place, tree_of
@@ -501,7 +502,10 @@ def _charge(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
             rest = np.int32(trainer.sampler.steps_per_run - begun)
             state, progress = dataclasses.replace(state, step=state.step + rest), progress._replace(kept=False)
     if trainer.noise is not None:  # another key begins another stream
-        state = dataclasses.replace(state, noise=tree_of(arrays_of(trainer._first_noise(state.params)), state.noise))
+        first = trainer._first_noise(state.params)
+        if isinstance(trainer.noise, Restarted) and first is not None:  # which goes on to begin anew where epochs do
+            first = dataclasses.replace(first, step=np.int32(state.step))
+        state = dataclasses.replace(state, noise=tree_of(arrays_of(first), state.noise))
     key = run_key()
     key = as_stored(agreed_key(key if is_chacha20(state.key) else as_threefry(key)))
     return dataclasses.replace(state, key=place(key, state.key.sharding)), progress

@@ -33,7 +33,7 @@ from jaxacct.strategies import BufferedStrategy, CyclicPoisson, Strategy
 from jaxacct.train.ownership import owned_settings
 from jaxacct.train.planned import Plan, PlannedLedger, SideQuery, delta_left, plan
 from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler, Sampler
-from jaxacct.train.sampling.correlated import separating
+from jaxacct.train.sampling.correlated import bins_of, separating
 from jaxacct.train.settings import check_one, drawn_rate, public_size
 from jaxacct.validation import MOST_COUNT
 
@@ -594,19 +594,24 @@ def _check_correlated(
         if ledger != "planned":
             raise ValueError(f"noise is given, and the ledger is {ledger!r}: give sampler=CyclicPoissonSampler(...).")
         return
-    bands = strategy.bands(MOST_STEPS)
-    if is_open and not isinstance(separating(sampler).participation(1, bands), CyclicPoisson):
+    if is_open and not _is_amplified(sampler, strategy):
         raise ValueError(
             "noise without amplification is one mechanism from the first step to the last, whose number it has to "
             "know: give steps or epochs, with epsilon or noise_multiplier, and no other ledger than 'planned'."
         )
 
 
+def _is_amplified(sampler: Any, strategy: Strategy) -> bool:
+    """Returns whether correlated noise on a sampler's batches is accounted by runs that are sampled apart."""
+    participation = separating(sampler).participation(1, strategy.bands(MOST_STEPS))
+    return isinstance(participation, CyclicPoisson) or bins_of(sampler, strategy, 1) is not None
+
+
 def against_integers(sampler: Any, strategy: Strategy | None) -> str:
     """Returns why the noise of a strategy on a sampler's batches cannot be drawn in integers; empty where it can."""
     if strategy is None:
         return ""
-    if sampler is None or isinstance(separating(sampler).participation(1, strategy.bands(MOST_STEPS)), CyclicPoisson):
+    if sampler is None or _is_amplified(sampler, strategy):
         return (
             "correlated noise that is amplified by sampling: rounding depends on who was in earlier batches, and its "
             "account needs differences that vanish"

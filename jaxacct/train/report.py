@@ -293,6 +293,7 @@ def guarantee(trainer: DPTrainer) -> str:
         "CyclicPoissonSampler": "Poisson sampled from groups that take turns; those cut at capacity are paid for in "
         "delta",
         "RandomAllocationSampler": "by random allocation, each example in equally many batches of every epoch",
+        "BallsInBinsSampler": "by random allocation, each example in one batch, the same in all epochs of a run",
     }
     text += (
         f" Neighbours: {RELATIONS[trainer.sampler.relation].format(unit=unit_of(trainer))}.{_number_of(trainer)}"

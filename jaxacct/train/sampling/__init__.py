@@ -7,13 +7,19 @@ sampler                        a batch                                          
 :class:`.TruncatedPoissonSampler`  the same, cut at random at any size             :class:`.TruncatedPoissonGaussian`
 :class:`.WithoutReplacementSampler`  a uniform subset of fixed size                :class:`.GaussianWithoutReplacement`
 :class:`.RandomAllocationSampler`  k of the epoch's batches for each example      :class:`.RandomAllocation`
+:class:`.BallsInBinsSampler`   one batch for each example, kept for some epochs     :class:`.BallsInBins`
 :class:`.CyclicPoissonSampler`  each example of a group independently, by turns     :class:`.MatrixMechanism`, cycles
 =============================  ==================================================  =================================
 
-:class:`.Correlated` joins the last two to a strategy of correlated noise.
+:class:`.Correlated` joins the last three to a strategy of correlated noise.
 """
 
-from jaxacct.train.sampling.correlated import Correlated, CyclicPoissonSampler, RandomAllocationSampler
+from jaxacct.train.sampling.correlated import (
+    BallsInBinsSampler,
+    Correlated,
+    CyclicPoissonSampler,
+    RandomAllocationSampler,
+)
 from jaxacct.train.sampling.sampler import (
     ALLOWANCE,
     Batch,
@@ -31,6 +37,7 @@ from jaxacct.train.sampling.sampler import (
 
 __all__ = [
     "ALLOWANCE",
+    "BallsInBinsSampler",
     "Batch",
     "Correlated",
     "CyclicPoissonSampler",

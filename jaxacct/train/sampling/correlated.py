@@ -2,7 +2,8 @@
 
 * :class:`Correlated`: a sampler's batches with a strategy's noise, which together are a matrix mechanism;
 * :class:`CyclicPoissonSampler`: Poisson samples from groups that take turns;
-* :class:`RandomAllocationSampler`: each example in k batches of every epoch.
+* :class:`RandomAllocationSampler`: each example in k batches of every epoch;
+* :class:`BallsInBinsSampler`: each example in the same batch of several epochs.
 """
 
 from __future__ import annotations
@@ -17,9 +18,18 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Int32
 
 from jaxacct import validation
-from jaxacct.mechanisms import MatrixMechanism, Mechanism, RandomAllocation, Relation
+from jaxacct.mechanisms import BallsInBins, MatrixMechanism, Mechanism, RandomAllocation, Relation
 from jaxacct.numerics.pytrees import takes_python_values
-from jaxacct.strategies import CyclicPoisson, FixedEpochs, MinSeparation, Participation, Strategy, identity
+from jaxacct.strategies import (
+    BufferedStrategy,
+    CyclicPoisson,
+    FixedEpochs,
+    MinSeparation,
+    Participation,
+    Restarted,
+    Strategy,
+    identity,
+)
 from jaxacct.train.ownership import arrays_of, digest
 from jaxacct.train.sampling.sampler import (
     ALLOWANCE,
@@ -43,7 +53,7 @@ from jaxacct.train.sampling.sampler import (
 @takes_python_values
 @dataclass(frozen=True, eq=False, repr=False)
 class Correlated:
-    """A sampler's batches with a strategy's noise: a :class:`.Sampler` whose mechanism is the matrix mechanism.
+    """A sampler's batches with a strategy's noise: a :class:`.Sampler` of a matrix mechanism, or of balls in bins.
 
     Attributes:
         batches: the sampler that draws them; it says how examples take part: what is drawn is what is accounted.
@@ -52,8 +62,9 @@ class Correlated:
 
     Formal guarantee: ``steps`` steps of these batches, each with its row of C^-1 z, are :meth:`mechanism` as often as
     they begin runs of ``steps_per_run`` steps: cycles, under cyclic Poisson sampling, else the whole training, once
-    (:class:`.MatrixMechanism`). This holds for noise that is drawn once: a step that is made again from other keys is
-    another run.
+    (:class:`.MatrixMechanism`). Where places of examples and the noise begin anew together (:func:`bins_of`), those are
+    the runs, of :class:`.BallsInBins`. This holds for noise that is drawn once: a step that is made again from other
+    keys is another run.
 
     Raises ValueError for a sampler that bounds no participation, and as :class:`.MatrixMechanism` does.
 
@@ -68,24 +79,26 @@ class Correlated:
     strategy: Strategy
     steps: int
     participation: Participation = field(init=False)
-    _at_one: MatrixMechanism = field(init=False)
+    _at_one: MatrixMechanism | BallsInBins = field(init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.strategy, Strategy):
             raise TypeError(f"strategy = {self.strategy!r} is none: give one of jaxacct.strategies.")
         participation = separating(self.batches).participation(self.steps, self.strategy.bands(self.steps))
         object.__setattr__(self, "participation", participation)
-        object.__setattr__(self, "_at_one", MatrixMechanism(self.strategy, 1.0, participation))
+        bins = bins_of(self.batches, self.strategy, self.steps)
+        object.__setattr__(self, "_at_one", bins or MatrixMechanism(self.strategy, 1.0, participation))
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the noise is amplified by sampling, and accounted by cycles."""
-        return self._at_one.is_sampled
+        """Whether the noise is amplified by sampling, and accounted by cycles, or by runs of bins."""
+        return isinstance(self._at_one, BallsInBins) or self._at_one.is_sampled
 
     @property
     def sensitivity(self) -> float:
         """Sensitivity of the strategy for how examples take part."""
-        return float(np.asarray(self._at_one.sensitivity))
+        at_one = self._at_one
+        return at_one.sensitivity if isinstance(at_one, BallsInBins) else float(np.asarray(at_one.sensitivity))
 
     @property
     def covered(self) -> int:
@@ -95,7 +108,9 @@ class Correlated:
     @property
     def noise(self) -> str:
         """Description of the noise, in words."""
-        of = "each turn" if self.is_sampled else self.participation
+        of = "each turn" if self.is_sampled else str(self.participation)
+        if isinstance(self._at_one, BallsInBins):
+            of = f"all turns of an example, accounted by balls in bins: {places_of(self.batches)}"
         return (
             f"correlated over steps by {type(self.strategy).__name__}, of sensitivity {self.sensitivity:.9g} for {of}"
         )
@@ -127,7 +142,8 @@ class Correlated:
 
     def mechanism(self, noise_multiplier: float) -> Mechanism:
         """Returns the mechanism of ``steps_per_run`` steps: noise over clipping norm, at the strategy's sensitivity."""
-        return self._at_one.with_noise(noise_multiplier).decompose(1)[0][0]
+        made = self._at_one.with_noise(noise_multiplier)
+        return made if isinstance(made, BallsInBins) else made.decompose(1)[0][0]
 
     def sample(self, key: jax.Array, step: ArrayLike) -> Batch:
         return self.batches.sample(key, step)
@@ -144,6 +160,41 @@ def separating(sampler: Sampler) -> Separating:
         f"sampler = {type(sampler).__name__} may take an example into any steps, for which correlated noise has no "
         "account: give a CyclicPoissonSampler or a RandomAllocationSampler; or leave noise out."
     )
+
+
+def bins_of(sampler: Sampler, strategy: Strategy, steps: int) -> BallsInBins | None:
+    """Returns the mechanism of a run of balls in bins; None where the noise is accounted without amplification.
+
+    Places that are drawn anew for every epoch, or every few, need a strategy that begins anew with them
+    (:class:`.strategies.Restarted`).
+
+    Raises ValueError where a :class:`BallsInBinsSampler` draws new places and the noise goes on.
+    """
+    if not isinstance(sampler, RandomAllocationSampler) or sampler.participations > 1:
+        return None
+    run, is_fixed = sampler.steps_per_run, isinstance(sampler, BallsInBinsSampler)
+    if isinstance(strategy, Restarted) and strategy.every == run:
+        strategy = strategy.strategy
+    elif not is_fixed:
+        return None
+    elif steps > run:
+        raise ValueError(
+            f"steps = {steps} are more than one run of {run}, for which places are drawn: noise that goes on would be "
+            "shared between the turns of an example in two places, and has no account. Keep places for more epochs, or "
+            f"give strategies.Restarted(strategy, every={run})."
+        )
+    if not isinstance(strategy, BufferedStrategy):
+        raise ValueError(
+            f"strategy = {type(strategy).__name__} has no rows, which bins are accounted by: give another."
+        )
+    return BallsInBins(strategy, 1.0, sampler.batches, run // sampler.batches)
+
+
+def places_of(sampler: Sampler) -> str:
+    """Returns in words whether the places of examples are kept over epochs."""
+    epochs = sampler.epochs if isinstance(sampler, BallsInBinsSampler) else 1
+    kept = "places are drawn anew for every epoch" if epochs == 1 else f"places are kept for {epochs} epochs"
+    return f"{kept}, and noise begins anew with them"
 
 
 def drawn_by(sampler: Sampler) -> Sampler:
@@ -351,19 +402,20 @@ class RandomAllocationSampler:
         steps: int,
         allowance: float = ALLOWANCE,
         participations: int = 1,
-    ) -> RandomAllocationSampler:
+        **kept: int,
+    ) -> Self:
         """Returns the sampler of least capacity whose overflows cost at most ``allowance * delta``.
 
         Arguments are those of :meth:`.PoissonSampler.for_budget`, with the number of batches for the sampling rate, and
-        the participations.
+        the other fields.
 
         >>> sampler = RandomAllocationSampler.for_budget(60_000, 100, epsilon=3.0, delta=1e-5, steps=2000)
         >>> sampler.capacity, sampler.overflow_delta(steps=2000, epsilon=3.0) < 1.1e-8
         (795, True)
         """
-        rate = cls(num_examples, batches, num_examples + 1, participations)._rate
+        rate = cls(num_examples, batches, num_examples + 1, participations, **kept)._rate
         capacity = least_capacity(num_examples, rate, epsilon=epsilon, delta=delta, steps=steps, allowance=allowance)
-        return cls(num_examples, batches, capacity, participations)
+        return cls(num_examples, batches, capacity, participations, **kept)
 
     @property
     def _rate(self) -> float:
@@ -391,7 +443,7 @@ class RandomAllocationSampler:
         uneven = math.log(self.batches * self.participations) - 64 * math.log(2)
         return min(cut + cut_cost(uneven, steps, epsilon), 1.0)
 
-    def mechanism(self, noise_multiplier: float) -> RandomAllocation:
+    def mechanism(self, noise_multiplier: float) -> Mechanism:
         """Returns the mechanism of an epoch of noisy sums.
 
         >>> RandomAllocationSampler(num_examples=10, batches=2, capacity=11).mechanism(2.0)
@@ -399,7 +451,7 @@ class RandomAllocationSampler:
         """
         return RandomAllocation(noise_multiplier, self.batches, participations=self.participations)
 
-    def participation(self, steps: int, bands: int) -> MinSeparation:
+    def participation(self, steps: int, bands: int) -> Participation:
         """Returns the participation that correlated noise is accounted by: k times an epoch, without amplification."""
         most = self.participations * -(-steps // self.batches)
         return MinSeparation(steps, steps if most == 1 else 1, min(most, steps))
@@ -430,3 +482,51 @@ class RandomAllocationSampler:
         epoch, batch = jnp.divmod(jnp.asarray(step, jnp.int32), self.batches)
         drawn = self.places(key, epoch).reshape(self.participations, -1)
         return pack(jnp.any(drawn == batch, axis=0), self.capacity)
+
+
+@takes_python_values
+@dataclass(frozen=True)
+class BallsInBinsSampler(RandomAllocationSampler):
+    """A sampler that draws for each example one of the ``batches`` batches, and keeps it for several epochs.
+
+    Keeping places costs more privacy than drawing them anew, and lets the noise of epochs cancel: correlated noise need
+    not begin anew with each of them.
+
+    Attributes:
+        epochs: E, how many epochs keep their places. After them others are drawn.
+
+    Formal guarantee: ``batches * E`` steps are one run of :meth:`mechanism`, except with the probability that
+    :meth:`overflow_delta` pays for. A run that is left early costs a whole one.
+
+    Raises ValueError where a field is out of range, ``participations`` among them, which is 1.
+
+    >>> sampler = BallsInBinsSampler(num_examples=100, batches=4, capacity=101, epochs=2)
+    >>> first, again, anew = (sampler.sample(jax.random.key(0), step)[0] for step in (0, 4, 8))
+    >>> bool((first == again).all()), bool((first == anew).all())
+    (True, False)
+    """
+
+    epochs: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validation.check_whole(self.participations, "participations", 1, 1, "the batches of an example")
+        validation.check_count(self.epochs, "epochs", "how many epochs keep their places")
+        validation.check_count(self.batches * self.epochs, "batches * epochs", "the number of steps of a run")
+
+    @property
+    def steps_per_run(self) -> int:
+        """Steps that keep their places."""
+        return self.batches * self.epochs
+
+    def mechanism(self, noise_multiplier: float) -> Mechanism:
+        """Returns the mechanism of a run of noisy sums, with noise that is independent."""
+        return BallsInBins(identity(), noise_multiplier, self.batches, self.epochs)
+
+    def participation(self, steps: int, bands: int) -> Participation:
+        """Returns the participation that correlated noise would be accounted by without amplification, in a run."""
+        return FixedEpochs(self.batches, self.epochs)
+
+    def places(self, key: jax.Array, epoch: ArrayLike) -> Int32[Array, " num_examples"]:
+        """Returns the batch, from 0 to ``batches - 1``, that each example goes to in an epoch."""
+        return super().places(key, jnp.asarray(epoch, jnp.int32) // self.epochs)
