@@ -2,9 +2,9 @@
 
 Of both mechanisms :func:`jaxacct.delta` has bounds, from above and from below; draws say where between them the
 dominating pair lies. The result is neither a bracket nor certified. An :class:`Interval` holds the truth except with a
-probability that it carries: over the draws, which are fresh from the operating system, and as far as the generator's bits pass for random
-ones. Draws are made in float64, in blocks, on JAX's device: what rounding does to them, a relative 1e-10 or so, is not
-counted.
+probability that it carries: over the draws, which are fresh from the operating system, and as far as the generator's
+bits pass for random ones. Draws are made in float64, in blocks, on JAX's device: what rounding does to them, a relative
+1e-10 or so, is not counted.
 
 *The interval.* For a dominating pair (P, Q) with the likelihood ratio L, delta(epsilon) is the mean of
 (1 - e^epsilon / L)+ under P, and for adding an example that of (1 - e^epsilon L)+ under Q. Both variables lie in

@@ -350,22 +350,26 @@ def _unsampled(xp: Any, noise: Any, square: Any) -> Mechanism:
     return Gaussian(xp.where(noise == xp.inf, noise, over))
 
 
-def _least_above(xp: Any, noise: Any, *nested: Any) -> Mechanism:
+def _least_above(xp: Any, noise: Any, *numbers: Any) -> Mechanism:
     """Returns the nested mean with the least fifth moment."""
-    return NestedAllocation(noise, *_first_least(xp, _moment(xp, noise, Nested(*nested), 5), nested), True)
+    nested = Nested(*numbers)
+    chosen = _first_least(xp, _moment(xp, noise, nested, 5), nested)
+    return NestedAllocation(noise, chosen.share, chosen.variances, chosen.counts, is_larger=True)
 
 
-def _largest_below(xp: Any, noise: Any, *nested: Any) -> Mechanism:
+def _largest_below(xp: Any, noise: Any, *numbers: Any) -> Mechanism:
     """Returns the nested mean with the largest fourth moment."""
-    return NestedAllocation(noise, *_first_least(xp, -_moment(xp, noise, Nested(*nested), 4), nested), False)
+    nested = Nested(*numbers)
+    chosen = _first_least(xp, -_moment(xp, noise, nested, 4), nested)
+    return NestedAllocation(noise, chosen.share, chosen.variances, chosen.counts, is_larger=False)
 
 
-def _first_least(xp: Any, costs: Any, nested: Any) -> list[Any]:
-    """Returns the numbers of the first nested mean of least cost."""
-    best, *others = range(len(costs))
-    cost, chosen = costs[best], [numbers[best] for numbers in nested]
-    for i in others:
-        chosen = [xp.where(costs[i] < cost, numbers[i], old) for numbers, old in zip(nested, chosen, strict=True)]
+def _first_least(xp: Any, costs: Any, nested: Nested) -> Nested:
+    """Returns the first of several nested means that has the least cost."""
+    cost, chosen = costs[0], Nested(*(numbers[0] for numbers in nested))
+    for i in range(1, len(costs)):
+        pairs = zip(nested, chosen, strict=True)
+        chosen = Nested(*(xp.where(costs[i] < cost, numbers[i], old) for numbers, old in pairs))
         cost = xp.minimum(cost, costs[i])
     return chosen
 

@@ -504,7 +504,7 @@ def _charge(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
     if trainer.noise is not None:  # another key begins another stream
         first = trainer._first_noise(state.params)
         if isinstance(trainer.noise, Restarted) and first is not None:  # which goes on to begin anew where epochs do
-            first = dataclasses.replace(first, step=np.int32(state.step))
+            first = dataclasses.replace(first, step=state.step)
         state = dataclasses.replace(state, noise=tree_of(arrays_of(first), state.noise))
     key = run_key()
     key = as_stored(agreed_key(key if is_chacha20(state.key) else as_threefry(key)))
