@@ -249,20 +249,22 @@ class Grid(NamedTuple):
     Attributes:
         low (), high (): logs of the least positive and of the largest value.
         width (): width of the dense part, in the log of the value.
+        points: number of values, a Python number.
     """
 
     low: Array
     high: Array
     width: Array
+    points: int = FINE
 
     def _ends(self) -> tuple[Array, Array]:
         first, last = jnp.arcsinh(self.low / self.width), jnp.arcsinh(self.high / self.width)
-        return first, (last - first) / (FINE - 2)
+        return first, (last - first) / (self.points - 2)
 
     def logs(self) -> Array:
         """Returns the logs of all values but the first, 0."""
         first, step = self._ends()
-        logs = self.width * jnp.sinh(first + step * jnp.arange(FINE - 1))
+        logs = self.width * jnp.sinh(first + step * jnp.arange(self.points - 1))
         return logs.at[0].set(self.low).at[-1].set(self.high)
 
     def cell(self, logs: Array) -> Array:
@@ -271,13 +273,16 @@ class Grid(NamedTuple):
         x = logs / self.width
         v = jnp.sign(x) * jnp.log(jnp.abs(x) + jnp.sqrt(x**2 + 1))
         place = 1 + jnp.floor((v - first) / step)
-        return jnp.where(logs == -jnp.inf, 0.0, jnp.clip(place, 1, FINE - 2)).astype(jnp.int32)
+        return jnp.where(logs == -jnp.inf, 0.0, jnp.clip(place, 1, self.points - 2)).astype(jnp.int32)
 
 
 def law_of_one_term(
-    s: Array, t: Array, points: int, contracts: bool = False
+    s: Array, t: Array, points: int, contracts: bool = False, far: float = 11.5
 ) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
     """Returns the law of X, the logs of its least and largest value, P's mass at infinity and Q's mass at 0.
+
+    Beyond ``far`` standard deviations of z, under Q and under P, values are moved to 0 and infinity: 7e-31 of mass by
+    default. Any value is sound: a smaller one spreads more.
 
     A law that is smaller in convex order, where it ``contracts``, has neither mass: tails are cells like the others.
 
@@ -288,9 +293,6 @@ def law_of_one_term(
     gauss = np.polynomial.legendre.leggauss(4)
     # Largest number of standard deviations under Q at which float64 holds the masses: e^(-37^2/2) = e^-685.
     farthest = 37.0
-    # Standard deviations of z, under Q and under P, beyond which values are moved to 0 and infinity: 7e-31 of mass.
-    # Any value is sound: a smaller one spreads more.
-    far = 11.5
     start = jnp.maximum(-far, s * -650.0 + 0.5 / s)
     stop = jnp.minimum(1 / s + far, farthest)
     h = (stop - start) / (FINE - 2)
@@ -329,12 +331,12 @@ def add_laws(
     grid: Grid,
     contracts: bool = False,
 ) -> RatioLaw:
-    """Returns the law of a weighted sum of independent values, on FINE points: see :func:`merge_laws`."""
+    """Returns the law of a weighted sum of independent values, on a grid's points: see :func:`merge_laws`."""
     return merge_laws(grid, one, other, lambda value: weight * value + other_weight * other.values, 8, contracts)
 
 
 def multiply_laws(one: RatioLaw, other: RatioLaw, grid: Grid, contracts: bool = False) -> RatioLaw:
-    """Returns the law of the product of independent values, on FINE points: see :func:`merge_laws`."""
+    """Returns the law of the product of independent values, on a grid's points: see :func:`merge_laws`."""
     return merge_laws(grid, one, other, lambda value: value * other.values, 8, contracts)
 
 
@@ -346,7 +348,7 @@ def merge_laws(
     roundings: int,
     contracts: bool = False,
 ) -> RatioLaw:
-    """Returns the law of what values of two independent laws come to, spread onto a grid of FINE points.
+    """Returns the law of what values of two independent laws come to, spread onto a grid.
 
     Where it ``contracts``, the values of a cell come to their mean instead, which is smaller in convex order. Of masses
     and values that are right to a relative eta and theta, means are right to 2 eta + theta.
@@ -376,7 +378,7 @@ def merge_laws(
         return into.at[low].add(lower).at[low + 1].add(upper), None
 
     # One value of the first law a step, with all points of the other: memory is that of a row, not of all products.
-    sums, _ = jax.lax.scan(spread, jnp.zeros((FINE, 3 if contracts else 2)), (one.values, one.masses))
+    sums, _ = jax.lax.scan(spread, jnp.zeros((grid.points, 3 if contracts else 2)), (one.values, one.masses))
     masses, *firsts, counts = sums.T
     eta = one.eta + other.eta + roundoff() * (jnp.max(counts) + roundings)
     if contracts:
@@ -853,15 +855,10 @@ class RandomAllocation(NoisyMechanism):
         losses = np.linspace(np.log1p(-rate), most, levels + 1)[1:]
         # The loss's inverse is the logarithm of (e^loss - 1 + rate)/rate.
         ends = s**2 * (losses + np.log1p(-(1 - rate) * np.exp(-losses)) - np.log(rate)) + 0.5
-        absent, present = _normal_masses(ends / s), _normal_masses((ends - 1) / s)
-        q = _law_of_sum(absent, t)
-        p = np.convolve(_law_of_sum(present, k), _law_of_sum(absent, t - k))
-        # Outcomes that float64 hardly holds join the likeliest one. This is post-processing and reveals nothing more.
-        least = (p < 1e-290) | (q < 1e-290)
-        for masses in (p, q):
-            masses[np.argmax(q)] += np.sum(masses[least])
-            masses[least] = 0.0
-        return DiscretePair(p=p / np.sum(p), q=q / np.sum(q))
+        absent, present = normal_masses(ends / s), normal_masses((ends - 1) / s)
+        q = law_of_sum(absent, t)
+        p = np.convolve(law_of_sum(present, k), law_of_sum(absent, t - k))
+        return DiscretePair(*join_rare(p, q, 1e-290))
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -880,20 +877,41 @@ class RandomAllocation(NoisyMechanism):
         return tuple(map(leave_scope, pairs(self.noise_multiplier, self.batches, self.points, removes)))
 
 
-def _normal_masses(ends: np.ndarray) -> np.ndarray:
+def normal_masses(ends: np.ndarray) -> np.ndarray:
     """Returns the standard normal law's masses between -inf, the increasing ends, and inf."""
     below = np.array([math.erfc(-end / math.sqrt(2)) / 2 for end in (-np.inf, *ends, np.inf)])
     above = np.array([math.erfc(end / math.sqrt(2)) / 2 for end in (-np.inf, *ends, np.inf)])
     return np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
 
 
-def _law_of_sum(masses: np.ndarray, count: int) -> np.ndarray:
-    """Returns the law of a sum of independent values, by direct products: small masses are as right as large ones."""
+def law_of_sum(masses: np.ndarray, count: int, least: float = 0.0) -> np.ndarray:
+    """Returns the law of a sum of independent values, by direct products: small masses are as right as large ones.
+
+    Ends with a mass of at most ``least`` are cut off, of every partial sum: then places count from another start, and
+    at most 4 ``least`` of the mass is missing for each value.
+    """
     result = np.ones(1)
     # Binary powers: ``masses`` is the law of 2^i values at bit i of the count, and ``result`` that of the bits so far.
     while count:
         if count & 1:
-            result = np.convolve(result, masses)
+            result = _without_ends(np.convolve(result, masses), least)
         count >>= 1
-        masses = np.convolve(masses, masses) if count else masses
+        masses = _without_ends(np.convolve(masses, masses), least) if count else masses
     return result
+
+
+def _without_ends(masses: np.ndarray, least: float) -> np.ndarray:
+    low, high = (np.searchsorted(np.cumsum(side), least, side="right") for side in (masses, masses[::-1]))
+    return masses[low : len(masses) - high] if least else masses
+
+
+def join_rare(p: np.ndarray, q: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns two laws, outcomes below ``least`` under either joined to the likeliest one, and sums made one.
+
+    This is post-processing and reveals nothing more.
+    """
+    rare = (p < least) | (q < least)
+    for masses in (p, q):
+        masses[np.argmax(q)] += np.sum(masses[rare])
+        masses[rare] = 0.0
+    return p / np.sum(p), q / np.sum(q)
