@@ -453,8 +453,11 @@ def _certify(
         at_epsilon = jaxacct.delta(mechanisms, counts, epsilon, relation=sampler.relation)
         if not float(at_epsilon.upper) <= left:
             return None
-    upper = min(float(bounds.upper), epsilon)
-    lower = min(float(bounds.lower), upper)
+    upper, made, whole = min(float(bounds.upper), epsilon), bounds, whole_steps_of(sampler, steps)
+    if whole < steps:
+        mechanisms, counts = composition_of(sampler, noise, whole, queries)
+        made = jaxacct.epsilon(mechanisms, counts, left, relation=sampler.relation)
+    lower = min(float(made.lower), upper)
     return Bounds(lower, float(np.clip(bounds.estimate, lower, upper)), upper, bool(bounds.converged))
 
 
@@ -464,6 +467,20 @@ def composition_of(sampler: Sampler, noise: float, steps: int, queries: tuple[Si
     if not queries:
         return mechanism, runs
     return (mechanism, *(query.mechanism for query in queries)), (runs, *(query.count(steps) for query in queries))
+
+
+def whole_steps_of(sampler: Sampler, steps: int) -> int:
+    """Returns how many of the first steps make whole runs of the sampler's mechanism: a lower bound counts no others.
+
+    An upper bound counts the run that has begun as a whole one (:func:`.runs_of`).
+
+    >>> from jaxacct.train.sampling import RandomAllocationSampler
+    >>> whole_steps_of(RandomAllocationSampler(num_examples=10, batches=4, capacity=11), 11)
+    8
+    """
+    if isinstance(sampler, Correlated) and not sampler.is_sampled:  # the first rows make a mechanism of their own
+        return steps
+    return steps - steps % sampler.steps_per_run
 
 
 def _overflow(sampler: Sampler, steps: int, epsilon: float) -> float:
