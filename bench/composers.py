@@ -17,8 +17,7 @@ import numpy as np
 
 from bench.frozen import Setting, build
 from jaxacct.bounds import Bounds
-from jaxacct.composition import ForDelta, ForEpsilon, directed_parts
-from jaxacct.mechanisms.by_curve import has_renyi_only
+from jaxacct.composition import ForDelta, ForEpsilon, directed_parts, static_facts
 from jaxacct.numerics.precision import scope
 from jaxacct.prv.accountant import mesh_of
 from jaxacct.prv.evolving import Method
@@ -37,10 +36,13 @@ def ask(composer: Composer, size: Any, setting: Setting) -> Bounds | None:
     """Returns the bracket of the worst direction by a composer of one size, or None where it does not answer."""
     kind = VERBS.get(setting.verb)
     mechanism, steps = setting.run()
-    if kind is None or has_renyi_only(mechanism):
+    if kind is None:
         return None
     with scope():
         question = kind(np.float64(build(setting.at)))
+        facts = static_facts(mechanism, steps, question)
+        if facts.has_curves_only or facts.has_integer_vectors:  # there is no pair
+            return None
         return at_size(composer, directed_parts(mechanism, steps, setting.relation), question, size)[0]
 
 

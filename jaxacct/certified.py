@@ -14,6 +14,7 @@ order:
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,7 @@ from jaxacct.composition import (
     check,
     check_asked,
     directed_parts,
+    flat_runs,
     query_of,
 )
 from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
@@ -102,7 +104,9 @@ def epsilon(
     (:class:`jaxacct.mechanisms.RenyiOnly`) the composition is bounded by :func:`jaxacct.rdp.epsilon`: ``upper`` holds,
     ``lower`` is 0, and nothing has converged. Outside of a trace a :class:`jaxacct.RepeatAndSelect` is bounded by the
     profile of one run as well; alone it has a lower bound. A :class:`jaxacct.DiscreteGaussianVector` costs what
-    Gaussian noise does, and what their distance adds to delta.
+    Gaussian noise does, and what their distance adds to delta. A mechanism that says what neighbouring data sets attain
+    (:meth:`.Mechanism.attained`, as shuffled batches do) has the ``lower`` of those, which holds for the mechanism;
+    then ``estimate`` is NaN unless the bracket is narrow.
 
     Raises:
         ValueError: a concrete argument out of range, an unsupported relation, shapes that do not match, both or bad
@@ -180,15 +184,16 @@ def curve(
         return jax.vmap(lambda question: answer(mechanism, steps, question, relation))(
             jax.tree.map(as_float64, questions)
         )
-    return _answer_many(mechanism, steps, questions, relation)
+    return _answer_many(query_of(mechanism, steps, questions, relation))
 
 
-def _answer_many(mechanism: Any, steps: Any, questions: Question, relation: Relation) -> Bounds:
+def _answer_many(query: Query) -> Bounds:
     """Returns the answers to concrete questions (n,), which share programs and compositions where they can."""
-    query = query_of(mechanism, steps, questions, relation)
     if is_search(query):
         return leave_scope(stack(*of_search(query)))
-    facts = query.facts
+    questions, facts = query.question, query.facts
+    if facts.has_attained:
+        return _between(query, _answer_many)
     is_single = facts.has_curves_only or facts.has_ranges or facts.has_integer_vectors
     if isinstance(questions, ForEpsilon) or is_single:
         return leave_scope(stack(*(certify(query.at(value)) for value in questions.value)))
@@ -244,6 +249,8 @@ def certify(query: Query) -> Bounds:
     facts = query.facts
     if facts.has_integer_vectors:
         return _with_integer_vectors(query)
+    if facts.has_attained:
+        return _between(query, certify)
     if facts.is_gaussian and query.arithmetic == "auto" and query.tolerance is query.points is None:
         # A closed form may do where the caller leaves it open how the answer is found: it is the cheapest of all.
         bounds = unchecked(query)
@@ -363,6 +370,77 @@ def _with_integer_vectors(query: Query) -> Bounds:
         lower = xp.maximum((ask(lower_by, value).lower - taken) * (1 - unit), 0.0)
     bounds = Bounds(xp.minimum(lower, upper), xp.full_like(upper, xp.nan), upper, xp.zeros_like(upper, bool))
     return leave_scope(_judge(bounds, query.gap))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Mechanisms between what dominates them and what neighbouring data sets attain.
+#
+# Replacing an example is zeroing out the one, and then undoing this for the other: for every event E, with M' the data
+# set between, P(E) - e^(2 eps) Q(E) = (P - e^eps M')(E) + e^eps (M' - e^eps Q)(E), so that delta at 2 eps is at most
+# (1 + e^eps) times that of zeroing out at eps, of the whole composition and the larger direction. Where epsilon of
+# zeroing out, at delta/(1 + e^x), is at most x, epsilon of replacing is so at most twice that.
+# ----------------------------------------------------------------------------------------------------
+
+
+def _between(query: Query, ask: Callable[[Query], Bounds]) -> Bounds:
+    """Returns the bracket with the upper end of the dominating pairs, and the lower one of what data sets attain.
+
+    ``ask`` answers queries of mechanisms that are known by their pairs.
+    """
+    xp: Any = np if query.is_concrete else jnp
+    upper = ask(_by_pairs(query)).upper
+    if query.is_concrete and query.relation == "replace":
+        upper = np.minimum(upper, _by_zeroing_out(query, ask))
+    parts = flat_runs(query.mechanism, query.steps)
+    counts = tuple(count for _, count in parts)
+    known = [part.attained(query.relation) or ((part,),) for part, _ in parts]
+    least: Any = query.question.worst
+    # Of the cases that the mechanisms leave open the least lower end holds, and in each that of the best alternative.
+    for case in itertools.product(*known):
+        most: Any = 0.0
+        for i in range(max(map(len, case))):
+            mechanisms = tuple(alternatives[min(i, len(alternatives) - 1)] for alternatives in case)
+            options = query.tolerance, query.points, query.arithmetic
+            most = xp.maximum(most, ask(query_of(mechanisms, counts, query.question, query.relation, *options)).lower)
+            if query.is_concrete and np.all(most >= least):
+                break
+        least = xp.minimum(least, most)
+    lower = xp.minimum(least, upper)
+    bounds = Bounds(lower, xp.full_like(upper, xp.nan), upper, xp.zeros_like(upper, bool))
+    return leave_scope(_judge(bounds, query.gap))
+
+
+def _by_pairs(query: Query) -> Query:
+    """Returns the query that is answered by the dominating pairs alone."""
+    return replace(query, facts=query.facts._replace(has_attained=False))
+
+
+def _by_zeroing_out(query: Query, ask: Callable[[Query], Bounds]) -> Any:
+    """Returns the bound on replacing an example by zeroing it out twice; the worst answer where that is not known."""
+    if not all("zero_out" in part.relations for part, _ in flat_runs(query.mechanism, query.steps)):
+        return query.question.worst
+    zero = replace(_by_pairs(query), relation="zero_out")
+    value, unit = query.question.value, 1 + 8 * roundoff()
+    if isinstance(query.question, ForDelta):
+        half = value / 2
+        with np.errstate(over="ignore", invalid="ignore"):
+            doubled = ask(zero.at(half)).upper * (1 + np.exp(half)) * unit
+        return np.minimum(np.nan_to_num(doubled, nan=1.0), 1.0)
+
+    def of_half(x: Any) -> Any:
+        return ask(zero.at(value / (1 + np.exp(np.minimum(x, 600.0))) / unit)).upper
+
+    # An x that is above the epsilon sought, then its answer, and then where the line through both meets the diagonal:
+    # an x below its own answer counts for nothing.
+    first = 1.5 * ask(zero).upper + 1.0
+    second = of_half(first)
+    third = of_half(second)
+    with np.errstate(all="ignore"):
+        rise = (second - third) / (first - second)
+        last = np.where(rise < 1, third - (second - third) * rise / (1 - rise), second) * (1 + 1e-4)
+    found = [(first, second), (second, third), (last, of_half(np.nan_to_num(last, nan=np.inf)))]
+    least = functools.reduce(np.minimum, (np.where((e <= x) & (x <= 600.0), e, np.inf) for x, e in found))
+    return 2 * least * unit
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -631,11 +709,14 @@ def profile_of_one_run(run: tuple[Any, Any], questions: Question, mean: float, r
     has_both_ways = relation == "add_or_remove" and knows_both_ways(*run)
     ways: tuple[Relation, ...] = ("remove", "add") if has_both_ways else (relation,)
     epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), ratios)
-    profiles = [_answer_many(*run, ForDelta(epsilons), way) for way in ways]
+    queries = [query_of(*run, ForDelta(epsilons), way) for way in ways]
+    profiles = list(map(_answer_many, queries))
     # The largest of several profiles bounds from above alone: its chords are not those of any one of them. A single
-    # pair for both directions has one profile; but scores of an exponential mechanism are others at each epsilon.
-    is_largest = not has_both_ways
-    if relation == "add_or_remove" and not has_both_ways and not has_renyi_only(run[0]):
+    # pair for both directions has one profile; but scores of an exponential mechanism are others at each epsilon, and
+    # so may be the data sets that attain most.
+    has_attained = queries[0].facts.has_attained
+    is_largest = not has_both_ways or has_attained
+    if relation == "add_or_remove" and is_largest and not has_attained and not has_renyi_only(run[0]):
         is_largest = len(directed_parts(*run, relation)) > 1
     if is_largest or any(isinstance(part, ExponentialMechanism) for part, _ in parts_of(*run)):
         profiles = [replace(profile, lower=np.zeros(ratios)) for profile in profiles]

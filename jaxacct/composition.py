@@ -752,6 +752,8 @@ class StaticFacts(NamedTuple):
     """Whether exponential mechanisms may be run several times."""
     has_integer_vectors: bool = False
     """Whether discrete Gaussian noise on vectors is among them, which is known by mechanisms near to it alone."""
+    has_attained: bool = False
+    """Whether one is among them whose lower ends are those of other mechanisms (:meth:`.Mechanism.attained`)."""
 
 
 def static_facts(mechanism: Any, steps: Any, question: Question) -> StaticFacts:
@@ -762,16 +764,21 @@ def static_facts(mechanism: Any, steps: Any, question: Question) -> StaticFacts:
         value, most = question.value, 1.0 if isinstance(question, ForEpsilon) else np.inf
         is_inside = is_concrete(value) and bool(np.all((np.asarray(value) > 0) & (np.asarray(value) < most)))
         return StaticFacts(is_gaussian=True, has_runs=has_runs, is_inside=is_inside)
-    has_curves_only, has_integer_vectors, ranges = False, False, 0.0
+    has_curves_only, has_integer_vectors, has_attained, ranges = False, False, False, 0.0
     # Traced numbers of runs of exponential mechanisms may be any, and so may be several.
     for part, count in flat_runs(mechanism, steps):
         has_curves_only = has_curves_only or isinstance(part, RenyiOnly)
         has_integer_vectors = has_integer_vectors or isinstance(part, DiscreteGaussianVector)
+        has_attained = has_attained or type(part).attained is not Mechanism.attained
         if isinstance(part, ExponentialMechanism):
             ranges += float(np.sum(np.broadcast_to(count, np.shape(part.epsilon)))) if is_concrete(count) else 2.0
     known = single_run(mechanism, steps)
     return StaticFacts(
-        known, has_curves_only=has_curves_only, has_ranges=ranges > 1, has_integer_vectors=has_integer_vectors
+        known,
+        has_curves_only=has_curves_only,
+        has_ranges=ranges > 1,
+        has_integer_vectors=has_integer_vectors,
+        has_attained=has_attained,
     )
 
 

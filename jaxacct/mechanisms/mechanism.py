@@ -125,10 +125,11 @@ class Mechanism(Fields, abc.ABC):
             beside the divergences; otherwise they answer inf.
         tight: whether two data sets attain the pairs, under every relation of these: then a ``lower`` of accountants is
             below the mechanism's own epsilon. Otherwise, and by default, it is below that of the pairs alone, which may
-            be larger than the mechanism's. An ``upper`` holds either way.
+            be larger than the mechanism's, unless :meth:`attained` says more. An ``upper`` holds either way.
         one_way: whether what is known is a guarantee stated for the relation in use, so that under "remove" or "add"
             it is one of that direction alone (:class:`.PureDP`). By default the pairs under "remove" and "add", where
             both are supported, are those of one mechanism in its two directions.
+        unknown: why no other relations are known, as a clause for the message that refuses them.
 
     A noisy count in which one person may count several times:
 
@@ -156,6 +157,8 @@ class Mechanism(Fields, abc.ABC):
 
     one_way: ClassVar[bool] = False
 
+    unknown: ClassVar[str] = ""
+
     @abc.abstractmethod
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns one pair for each direction of ``relation``, or one for all; raises ValueError for no such relation.
@@ -163,6 +166,16 @@ class Mechanism(Fields, abc.ABC):
         A pair dominates if its hockey-stick divergence is, for every epsilon, at least that of the releases on any two
         neighbouring data sets.
         """
+
+    def attained(self, relation: Relation) -> tuple[tuple[Mechanism, ...], ...]:
+        """Returns mechanisms that release no more than a run of this one does on two neighbouring data sets.
+
+        They have pairs that data sets attain, or that are made of those by post-processing: :func:`jaxacct.epsilon`
+        takes its ``lower`` from them. There is an entry for each *case* that the fields leave open, of which the least
+        lower bound holds; in it are *alternatives*, of which the greatest does. By default there is none, and ``lower``
+        is that of the pairs.
+        """
+        return ()
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         """Returns where a run releases nothing, and so costs nothing: nowhere, unless a mechanism says otherwise."""
@@ -344,7 +357,8 @@ def more_of_a_group(epsilon: ArrayLike, delta: ArrayLike, size: int) -> tuple[Ar
 
 def directions(mechanism: Mechanism, relation: Relation) -> tuple[Direction, ...]:
     """Returns the directions of ``relation``; raises ValueError, naming those supported, where it is not one."""
-    validation.check_one_of(relation, "relation", mechanism.relations, f" by {type(mechanism).__name__}")
+    why = f" by {type(mechanism).__name__}{mechanism.unknown}"
+    validation.check_one_of(relation, "relation", mechanism.relations, why)
     return DIRECTIONS[relation]
 
 

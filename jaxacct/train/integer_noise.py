@@ -673,7 +673,7 @@ def noise_delta(samples: float, epsilon: float, delta: float) -> float:
         raise ValueError(
             f"epsilon = {epsilon:g}: integer noise of {samples:.3g} samples is within "
             f"{distance:.2g} of its account, which here costs {added:.3g} of delta = {delta:g}, "
-            "and a hundredth is the most. Give a smaller epsilon or a larger delta; or noise_arithmetic='float64', "
-            "of no proved law."
+            "and a hundredth is the most. Give a smaller epsilon, a larger delta or, where you left it open, the "
+            "number of entries that there are; or noise_arithmetic='float64', of no proved law."
         )
     return added

@@ -62,7 +62,8 @@ def test_a_seed_repeats_the_guesses(honest, found, monkeypatch):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", ["noise", "shuffling"])
 def test_a_broken_trainer_is_caught(fault):
-    found = audit.run(*problem(), SMALL, fault=fault, seed=4)
+    # With 4 runs the fixed order was caught in 6 of 8 seeds; with 12 the largest p-value of 8 seeds was 0.002.
+    found = audit.run(*problem(), dataclasses.replace(SMALL, runs=12), fault=fault, seed=4)
     assert found.exceeded
     assert found.epsilon > found.claim
     assert found.p_value < 0.05

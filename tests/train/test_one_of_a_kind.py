@@ -155,8 +155,8 @@ def test_what_is_missing_is_named():
 @pytest.mark.exhaustive
 def test_a_loss_with_a_key_draws_anew_for_each_example_and_step():
     private = PrivateGradients.planned(
-        lambda w, x, key: jnp.sum(w * jax.random.normal(key, (3,))), 40, epsilon=50.0, delta=1e-3, epochs=1,
-        expected_batch_size=10, clip_norm=1e3,
+        lambda w, x, key: jnp.sum(w * jax.random.normal(key, (3,))), 40, epsilon=40.0, delta=1e-3, epochs=1,
+        expected_batch_size=10, clip_norm=1e3, entries=3,
     )  # fmt: skip
     state = private.start(0)
     found = []
