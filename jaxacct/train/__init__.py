@@ -43,6 +43,7 @@ from jaxacct.train.sampling import (
     CyclicPoissonSampler,
     PoissonSampler,
     RandomAllocationSampler,
+    ShuffledSampler,
     TruncatedPoissonSampler,
     WithoutReplacementSampler,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "PrivateState",
     "RandomAllocationSampler",
     "ShortRunWarning",
+    "ShuffledSampler",
     "SideQuery",
     "SparseVector",
     "TrainState",

@@ -230,6 +230,7 @@ def _composition(trainer: DPTrainer, steps: int) -> tuple[Any, Any]:
 RELATIONS = {
     "add_or_remove": "{unit} added or removed",
     "replace": "{unit} replaced by another",
+    "zero_out": "{unit} replaced by one that contributes nothing",
 }
 """Neighbouring relations in words, by their names."""
 
@@ -297,6 +298,7 @@ def guarantee(trainer: DPTrainer) -> str:
         "CyclicPoissonSampler": "Poisson sampled from groups that take turns; those cut at capacity are paid for in "
         "delta",
         "RandomAllocationSampler": "by random allocation, each example in equally many batches of every epoch",
+        "ShuffledSampler": "of fixed size, by an order that is drawn for each epoch and kept secret",
     }
     text += (
         f" Neighbours: {RELATIONS[trainer.sampler.relation].format(unit=unit_of(trainer))}.{_number_of(trainer)}"

@@ -7,10 +7,11 @@ sampler                        a batch                                          
 :class:`.TruncatedPoissonSampler`  the same, cut at random at any size             :class:`.TruncatedPoissonGaussian`
 :class:`.WithoutReplacementSampler`  a uniform subset of fixed size                :class:`.GaussianWithoutReplacement`
 :class:`.RandomAllocationSampler`  k of the epoch's batches for each example      :class:`.RandomAllocation`
+:class:`.ShuffledSampler`      the next ones of an order that an epoch draws       :class:`.ShuffledGaussian`
 :class:`.CyclicPoissonSampler`  each example of a group independently, by turns     :class:`.MatrixMechanism`, cycles
 =============================  ==================================================  =================================
 
-:class:`.Correlated` joins the last two to a strategy of correlated noise.
+:class:`.Correlated` joins the last three to a strategy of correlated noise.
 """
 
 from jaxacct.train.sampling.correlated import Correlated, CyclicPoissonSampler, RandomAllocationSampler
@@ -28,6 +29,7 @@ from jaxacct.train.sampling.sampler import (
     present_of,
     runs_of,
 )
+from jaxacct.train.sampling.shuffled import ShuffledSampler
 
 __all__ = [
     "ALLOWANCE",
@@ -38,6 +40,7 @@ __all__ = [
     "RandomAllocationSampler",
     "Sampler",
     "Separating",
+    "ShuffledSampler",
     "TruncatedPoissonSampler",
     "WithoutReplacementSampler",
     "log_binomial_tail",
