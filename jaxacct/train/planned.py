@@ -25,7 +25,7 @@ from jaxacct.numerics.precision import kernel, leave_scope
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
 from jaxacct.train.integer_noise import noise_delta
-from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
+from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, ShuffledSampler, runs_of
 from jaxacct.validation import MOST_COUNT, whole_steps
 
 
@@ -239,7 +239,7 @@ class Plan:
         rows = [
             ("noise multiplier", f"{self.noise_multiplier:.12g}"),
             ("sampling rate", f"{rate:.6g}, batches of about {self.sampler.expected_batch_size:.6g}"),
-            ("steps", f"{self.steps}, {self.steps * rate:.4g} epochs"),
+            ("steps", f"{self.steps}, {self.steps * share_of_pass(self.sampler):.4g} epochs"),
             ("epsilon, certified", f"{self.certified:.6f} of {budget}"),
             ("epsilon, Rényi", f"{rounded_up(self.renyi_epsilon, '.6f')} for the same"),
             ("paid for overflow", f"{cut} of delta, batches of at most {self.sampler.capacity}"),
@@ -453,9 +453,9 @@ def _certify(
         at_epsilon = jaxacct.delta(mechanisms, counts, epsilon, relation=sampler.relation)
         if not float(at_epsilon.upper) <= left:
             return None
-    upper, made, whole = min(float(bounds.upper), epsilon), bounds, whole_steps_of(sampler, steps)
-    if whole < steps:
-        mechanisms, counts = composition_of(sampler, noise, whole, queries)
+    upper, made, steps_ended = min(float(bounds.upper), epsilon), bounds, whole_steps_of(sampler, steps)
+    if steps_ended < steps:
+        mechanisms, counts = composition_of(sampler, noise, steps_ended, queries)
         made = jaxacct.epsilon(mechanisms, counts, left, relation=sampler.relation)
     lower = min(float(made.lower), upper)
     return Bounds(lower, float(np.clip(bounds.estimate, lower, upper)), upper, bool(bounds.converged))
@@ -467,6 +467,18 @@ def composition_of(sampler: Sampler, noise: float, steps: int, queries: tuple[Si
     if not queries:
         return mechanism, runs
     return (mechanism, *(query.mechanism for query in queries)), (runs, *(query.count(steps) for query in queries))
+
+
+def share_of_pass(sampler: Sampler) -> float:
+    """Returns which part of an expected pass over the data a step is: of shuffled data each has equally many steps.
+
+    >>> from jaxacct.train.sampling import ShuffledSampler
+    >>> share_of_pass(ShuffledSampler(num_examples=10, batch_size=6)), share_of_pass(PoissonSampler(10, 0.5, 11))
+    (0.5, 0.5)
+    """
+    if isinstance(sampler, ShuffledSampler):
+        return 1 / sampler.steps_per_run
+    return sampler.expected_batch_size / sampler.num_examples
 
 
 def whole_steps_of(sampler: Sampler, steps: int) -> int:

@@ -104,12 +104,13 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
         above = Bounds(min(float(above.lower), upper), min(float(above.estimate), upper), upper, above.converged)
     cost = trainer.sampler.overflow_delta(steps, trainer.epsilon)
     cost += noise_delta(samples_of(trainer), trainer.epsilon, trainer.delta)
-    queries, whole = () if trainer.plan is None else trainer.plan.queries, whole_steps_of(trainer.sampler, steps)
-    if cost == 0.0 and not queries and whole == steps:
+    queries = () if trainer.plan is None else trainer.plan.queries
+    steps_ended = whole_steps_of(trainer.sampler, steps)
+    if cost == 0.0 and not queries and steps_ended == steps:
         return above
     more = math.nextafter(trainer.delta + cost, 1.0)
-    if whole < steps:  # nor more than was made of a run that has begun
-        mechanism, counts = _composition(trainer, whole)
+    if steps_ended < steps:  # nor more than was made of a run that has begun
+        mechanism, counts = _composition(trainer, steps_ended)
     if queries:  # a lower bound must not count queries that nobody may have asked
         mechanism, counts = mechanism[0], counts[0]
     below = jaxacct.epsilon(mechanism, counts, delta=more, relation=relation)

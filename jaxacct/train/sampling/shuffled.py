@@ -21,7 +21,7 @@ from jaxacct.strategies import MinSeparation
 from jaxacct.train.sampling.sampler import Batch, check_num_examples, cut_cost, log_tie, of_ranks, pack, runs_of
 
 Remainder = Literal["small", "dropped"]
-"""What becomes of the examples of an epoch that fill no batch."""
+"""Treatments of the examples of an epoch that fill no batch."""
 
 
 @takes_python_values
