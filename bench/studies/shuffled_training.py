@@ -22,7 +22,7 @@ from bench.studies.correlated_training import measure
 from jaxacct.train import PlannedRun, RandomAllocationSampler, ShuffledSampler
 from jaxacct_recipes import load
 
-DELTA, SETTINGS = 1e-5, ((1.0, 600), (3.0, 600), (8.0, 600), (3.0, 3000))
+DELTA, SETTINGS = 1e-5, ((1.0, 600), (3.0, 600), (8.0, 600))
 """Delta, and for each setting the epsilon and the size of batches."""
 
 

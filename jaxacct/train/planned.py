@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -368,8 +369,13 @@ def _most_steps(
             "batches."
         )
 
+    @functools.cache  # both searches ask for many of the same runs
+    def delta_at(runs: int) -> Bounds:
+        mechanisms, counts = composition_of(ideal, noise, runs * run, queries)
+        return jaxacct.delta(mechanisms, counts, epsilon, relation=relation)
+
     def most(left: float) -> int:
-        runs = _most_runs(ideal, epsilon, left, queries, noise)
+        runs = _most_runs(ideal, epsilon, left, queries, noise, delta_at)
         return int(min(runs, MOST_COUNT // run)) * run
 
     steps = most(delta)  # an upper bound: cut batches leave less of delta, hence no more steps
@@ -407,18 +413,15 @@ def _gaussian_of(sampler: Sampler) -> tuple[float, float, bool]:
     return float(np.asarray(at_one.noise_multiplier)), float(np.asarray(rate)), True
 
 
-def _most_runs(sampler: Sampler, epsilon: float, delta: float, queries: tuple[SideQuery, ...], noise: float) -> float:
-    """Returns the most runs of the sampler's mechanism that a noise multiplier pays for."""
+def _most_runs(
+    sampler: Sampler, epsilon: float, delta: float, queries: tuple[SideQuery, ...], noise: float,
+    delta_at: Callable[[int], Bounds],
+) -> float:  # fmt: skip
+    """Returns the most runs of the sampler's mechanism that a noise multiplier pays for; ``delta_at`` is their cost."""
     unit, rate, is_gaussian = _gaussian_of(sampler)
     if is_gaussian and not queries:
         return float(calibrate.steps(epsilon, delta, noise * unit, rate, relation=sampler.relation).value)
-    run = sampler.steps_per_run
-    guess = float(calibrate.steps(epsilon, delta, noise * unit, rate).value) / run
-
-    def delta_at(runs: int) -> Bounds:
-        mechanisms, counts = composition_of(sampler, noise, runs * run, queries)
-        return jaxacct.delta(mechanisms, counts, epsilon, relation=sampler.relation)
-
+    guess = float(calibrate.steps(epsilon, delta, noise * unit, rate).value) / sampler.steps_per_run
     return calibrate.most_certified(delta_at, delta, guess)
 
 

@@ -158,6 +158,23 @@ def test_correlated_noise_counts_each_example_once_an_epoch_and_nothing_is_ampli
     assert made.sensitivity == pytest.approx(2**0.5)
 
 
+@pytest.mark.exhaustive
+def test_plans_spend_a_budget_on_whole_shuffles():
+    """The least noise for an epsilon, and the bracket of an epoch that has begun."""
+    sampler = ShuffledSampler(2000, 240)
+    plan = PlannedRun(epsilon=3.0, delta=1e-5, epochs=4, sampler=sampler).resolve(2000).plan
+    assert (plan.steps, plan.runs) == (36, 4)
+    cost = functools.partial(ja.epsilon, delta=plan.delta_for_accounting, relation="zero_out")
+    whole = cost(ja.ShuffledGaussian(plan.noise_multiplier, 8, remainder="small"), 4)
+    assert 2.99 < plan.certified.upper <= 3.0
+    assert (plan.certified.lower, plan.certified.upper) == (whole.lower, whole.upper)
+    assert whole.lower < 0.9 * whole.upper  # of the mechanism, and not of its pair
+    assert cost(sampler.mechanism(0.99 * plan.noise_multiplier), 4).upper > 3.0
+    begun = planned._certify(sampler, plan.noise_multiplier, 28, 3.0, plan.delta_for_accounting, ())
+    ended = cost(sampler.mechanism(plan.noise_multiplier), 3)
+    assert (begun.lower, begun.upper) == (ended.lower, whole.upper)
+
+
 # ----------------------------------------------------------------------------------------------------
 # What a trainer draws, seen in what it releases: each example moves a parameter of its own, and noise is small.
 # ----------------------------------------------------------------------------------------------------
