@@ -44,6 +44,7 @@ from jaxacct.train.sampling import (
     CyclicPoissonSampler,
     PoissonSampler,
     RandomAllocationSampler,
+    ShuffledSampler,
     TruncatedPoissonSampler,
     WithoutReplacementSampler,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "PrivateState",
     "RandomAllocationSampler",
     "ShortRunWarning",
+    "ShuffledSampler",
     "SideQuery",
     "SparseVector",
     "TrainState",

@@ -31,7 +31,7 @@ from jaxacct.odometers import MenuOdometer, VilleOdometer
 from jaxacct.policies import Constant, FinitePolicy, Policy
 from jaxacct.strategies import BufferedStrategy, CyclicPoisson, Strategy
 from jaxacct.train.ownership import owned_settings
-from jaxacct.train.planned import Plan, PlannedLedger, SideQuery, delta_left, plan
+from jaxacct.train.planned import Plan, PlannedLedger, SideQuery, delta_left, plan, share_of_pass
 from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler, Sampler
 from jaxacct.train.sampling.correlated import bins_of, separating
 from jaxacct.train.settings import check_one, drawn_rate, public_size
@@ -237,7 +237,8 @@ class PlannedRun(RunConfig):
     def resolve(self, size: int, samples: int = 0) -> TrainingBudget:
         present, size = size, self._public_size(size)
         rate = float(self._constant(size).sampling_rate)
-        steps = self.steps if self.epochs is None else steps_of(self.epochs, rate)
+        share = rate if self.sampler is None else min(share_of_pass(self.sampler), 1.0)
+        steps = self.steps if self.epochs is None else steps_of(self.epochs, share)
         if steps is not None and steps > MOST_COUNT:
             raise ValueError(
                 f"{self.length} are {steps:.3g} steps at a sampling rate of {rate:.3g}: plan at most {MOST_COUNT}."

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from jaxacct.numerics.precision import kernel, leave_scope
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
 from jaxacct.train.integer_noise import noise_delta
-from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
+from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, ShuffledSampler, runs_of
 from jaxacct.validation import MOST_COUNT, whole_steps
 
 
@@ -239,7 +240,7 @@ class Plan:
         rows = [
             ("noise multiplier", f"{self.noise_multiplier:.12g}"),
             ("sampling rate", f"{rate:.6g}, batches of about {self.sampler.expected_batch_size:.6g}"),
-            ("steps", f"{self.steps}, {self.steps * rate:.4g} epochs"),
+            ("steps", f"{self.steps}, {self.steps * share_of_pass(self.sampler):.4g} epochs"),
             ("epsilon, certified", f"{self.certified:.6f} of {budget}"),
             ("epsilon, Rényi", f"{rounded_up(self.renyi_epsilon, '.6f')} for the same"),
             ("paid for overflow", f"{cut} of delta, batches of at most {self.sampler.capacity}"),
@@ -368,8 +369,13 @@ def _most_steps(
             "batches."
         )
 
+    @functools.cache  # both searches ask for many of the same runs
+    def delta_at(runs: int) -> Bounds:
+        mechanisms, counts = composition_of(ideal, noise, runs * run, queries)
+        return jaxacct.delta(mechanisms, counts, epsilon, relation=relation)
+
     def most(left: float) -> int:
-        runs = _most_runs(ideal, epsilon, left, queries, noise)
+        runs = _most_runs(ideal, epsilon, left, queries, noise, delta_at)
         return int(min(runs, MOST_COUNT // run)) * run
 
     steps = most(delta)  # an upper bound: cut batches leave less of delta, hence no more steps
@@ -407,18 +413,15 @@ def _gaussian_of(sampler: Sampler) -> tuple[float, float, bool]:
     return float(np.asarray(at_one.noise_multiplier)), float(np.asarray(rate)), True
 
 
-def _most_runs(sampler: Sampler, epsilon: float, delta: float, queries: tuple[SideQuery, ...], noise: float) -> float:
-    """Returns the most runs of the sampler's mechanism that a noise multiplier pays for."""
+def _most_runs(
+    sampler: Sampler, epsilon: float, delta: float, queries: tuple[SideQuery, ...], noise: float,
+    delta_at: Callable[[int], Bounds],
+) -> float:  # fmt: skip
+    """Returns the most runs of the sampler's mechanism that a noise multiplier pays for; ``delta_at`` is their cost."""
     unit, rate, is_gaussian = _gaussian_of(sampler)
     if is_gaussian and not queries:
         return float(calibrate.steps(epsilon, delta, noise * unit, rate, relation=sampler.relation).value)
-    run = sampler.steps_per_run
-    guess = float(calibrate.steps(epsilon, delta, noise * unit, rate).value) / run
-
-    def delta_at(runs: int) -> Bounds:
-        mechanisms, counts = composition_of(sampler, noise, runs * run, queries)
-        return jaxacct.delta(mechanisms, counts, epsilon, relation=sampler.relation)
-
+    guess = float(calibrate.steps(epsilon, delta, noise * unit, rate).value) / sampler.steps_per_run
     return calibrate.most_certified(delta_at, delta, guess)
 
 
@@ -453,8 +456,11 @@ def _certify(
         at_epsilon = jaxacct.delta(mechanisms, counts, epsilon, relation=sampler.relation)
         if not float(at_epsilon.upper) <= left:
             return None
-    upper = min(float(bounds.upper), epsilon)
-    lower = min(float(bounds.lower), upper)
+    upper, made, steps_ended = min(float(bounds.upper), epsilon), bounds, whole_steps_of(sampler, steps)
+    if steps_ended < steps:
+        mechanisms, counts = composition_of(sampler, noise, steps_ended, queries)
+        made = jaxacct.epsilon(mechanisms, counts, left, relation=sampler.relation)
+    lower = min(float(made.lower), upper)
     return Bounds(lower, float(np.clip(bounds.estimate, lower, upper)), upper, bool(bounds.converged))
 
 
@@ -464,6 +470,32 @@ def composition_of(sampler: Sampler, noise: float, steps: int, queries: tuple[Si
     if not queries:
         return mechanism, runs
     return (mechanism, *(query.mechanism for query in queries)), (runs, *(query.count(steps) for query in queries))
+
+
+def share_of_pass(sampler: Sampler) -> float:
+    """Returns which part of an expected pass over the data a step is: of shuffled data each has equally many steps.
+
+    >>> from jaxacct.train.sampling import ShuffledSampler
+    >>> share_of_pass(ShuffledSampler(num_examples=10, batch_size=6)), share_of_pass(PoissonSampler(10, 0.5, 11))
+    (0.5, 0.5)
+    """
+    if isinstance(sampler, ShuffledSampler):
+        return 1 / sampler.steps_per_run
+    return sampler.expected_batch_size / sampler.num_examples
+
+
+def whole_steps_of(sampler: Sampler, steps: int) -> int:
+    """Returns how many of the first steps make whole runs of the sampler's mechanism: a lower bound counts no others.
+
+    An upper bound counts the run that has begun as a whole one (:func:`.runs_of`).
+
+    >>> from jaxacct.train.sampling import RandomAllocationSampler
+    >>> whole_steps_of(RandomAllocationSampler(num_examples=10, batches=4, capacity=11), 11)
+    8
+    """
+    if isinstance(sampler, Correlated) and not sampler.is_sampled:  # the first rows make a mechanism of their own
+        return steps
+    return steps - steps % sampler.steps_per_run
 
 
 def _overflow(sampler: Sampler, steps: int, epsilon: float) -> float:

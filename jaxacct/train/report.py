@@ -33,6 +33,7 @@ from jaxacct.policies import Constant
 from jaxacct.train.integer_noise import VARIANCES, bill, draws_of, noise_delta, table
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.ownership import entries_of
+from jaxacct.train.planned import whole_steps_of
 from jaxacct.train.progress import Evaluation
 from jaxacct.train.sampling import PoissonSampler, runs_of
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
@@ -50,8 +51,9 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
     that of the steps made, for a stopping time that depends on the settings alone
     (:attr:`~jaxacct.train.trainer.DPTrainer.stopping_was_planned`). If the run ended otherwise, ``upper`` holds even
     where what was released decided on the end: it is the epsilon of the whole plan (:mod:`jaxacct.train.planned`), a
-    filter's budget, or an odometer's reading; ``lower`` is that of the steps made. Batches cut at capacity, and noise
-    of integers, are paid for on both sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus it.
+    filter's budget, or an odometer's reading; ``lower`` is that of the steps made. An epoch that has begun, where it is
+    the sampler's mechanism, counts in ``upper`` and not in ``lower``. Batches cut at capacity, and noise of integers,
+    are paid for on both sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus it.
     ``lower`` bounds the epsilon of the worst gradients, not of those that occurred, at the noise multiplier that is
     accounted: integers are a little more noise, a thousandth mostly, as they pay for rounding.
 
@@ -103,9 +105,12 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
     cost = trainer.sampler.overflow_delta(steps, trainer.epsilon)
     cost += noise_delta(samples_of(trainer), trainer.epsilon, trainer.delta)
     queries = () if trainer.plan is None else trainer.plan.queries
-    if cost == 0.0 and not queries:
+    steps_ended = whole_steps_of(trainer.sampler, steps)
+    if cost == 0.0 and not queries and steps_ended == steps:
         return above
     more = math.nextafter(trainer.delta + cost, 1.0)
+    if steps_ended < steps:  # nor more than was made of a run that has begun
+        mechanism, counts = _composition(trainer, steps_ended)
     if queries:  # a lower bound must not count queries that nobody may have asked
         mechanism, counts = mechanism[0], counts[0]
     below = jaxacct.epsilon(mechanism, counts, delta=more, relation=relation)
@@ -226,6 +231,7 @@ def _composition(trainer: DPTrainer, steps: int) -> tuple[Any, Any]:
 RELATIONS = {
     "add_or_remove": "{unit} added or removed",
     "replace": "{unit} replaced by another",
+    "zero_out": "{unit} replaced by one that contributes nothing",
 }
 """Neighbouring relations in words, by their names."""
 
@@ -294,6 +300,7 @@ def guarantee(trainer: DPTrainer) -> str:
         "delta",
         "RandomAllocationSampler": "by random allocation, each example in equally many batches of every epoch",
         "BallsInBinsSampler": "by random allocation, each example in one batch, the same in all epochs of a run",
+        "ShuffledSampler": "of fixed size, by an order that is drawn for each epoch and kept secret",
     }
     text += (
         f" Neighbours: {RELATIONS[trainer.sampler.relation].format(unit=unit_of(trainer))}.{_number_of(trainer)}"

@@ -276,6 +276,7 @@ CALLS = {
     train.Flat: {"clip_norm": 1.0},
     train.PoissonSampler: {"num_examples": 100, "sampling_rate": 0.1, "capacity": 40},
     train.RandomAllocationSampler: {"num_examples": 100, "batches": 4, "capacity": 60, "participations": 1},
+    train.ShuffledSampler: {"num_examples": 100, "batch_size": 10, "remainder": "dropped"},
     train.TruncatedPoissonSampler: {"num_examples": 100, "sampling_rate": 0.1, "capacity": 40},
     train.WithoutReplacementSampler: {"num_examples": 100, "batch_size": 10},
     train.SideQuery: {"mechanism": G, "every": 2},

