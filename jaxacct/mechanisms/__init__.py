@@ -9,7 +9,8 @@ law for the contour and the moments for Rényi curves, and then the mechanisms.
 * :mod:`.laplace`: Laplace noise; :mod:`.shifted_noise`: mixtures of shifts; :mod:`.groups`: several examples at once;
 * :mod:`.finite`: losses that are atoms, or known by their distribution; :mod:`.discrete_gaussian`: of integers;
 * :mod:`.approximate_dp`: a guarantee alone;
-* :mod:`.allocation`: random allocation; :mod:`.matrix`: correlated noise; :mod:`.sparse_vector`: one event among many;
+* :mod:`.allocation`: random allocation; :mod:`.shuffled`: batches of one shuffle, by :mod:`.by_profile`;
+* :mod:`.matrix`: correlated noise; :mod:`.sparse_vector`: one event among many;
 * :mod:`.by_curve`: mechanisms known by their Rényi curve alone;
 * :mod:`.records`: mechanisms as JSON.
 
@@ -63,6 +64,7 @@ from jaxacct.mechanisms.mechanism import DIRECTIONS as DIRECTIONS
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import CellMasses, DominatingPair
 from jaxacct.mechanisms.shifted_noise import GaussianMixture, ShiftedNoisePair
+from jaxacct.mechanisms.shuffled import ShuffledGaussian
 from jaxacct.mechanisms.sparse_vector import AboveThreshold, GaussianAboveThreshold
 
 __all__ = [
@@ -103,6 +105,7 @@ __all__ = [
     "RenyiOnly",
     "RepeatAndSelect",
     "ShiftedNoisePair",
+    "ShuffledGaussian",
     "Steps",
     "SubsampledGaussianPair",
     "SubsampledWithoutReplacement",

@@ -70,7 +70,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 FINE = 2**13
 """Points of the fine grid on which sums fall before some of them are chosen.
 
-The quadrature of X's law (:func:`_law_of_one_term`) counts on it: fewer would break the error that it states.
+The quadrature of X's law (:func:`law_of_one_term`) counts on it: fewer would break the error that it states.
 """
 
 LEAST_NOISE = 0.05
@@ -196,7 +196,7 @@ def allocate(noise_multiplier: Array, batches: Array, points: int) -> tuple[Rati
     tails, and theta, a bound on the relative error of the law's values.
     """
     s, t = noise_multiplier, batches.astype(jnp.int32)
-    first, grid_ends, infinite, in_tails = _law_of_one_term(s, t, points)
+    first, grid_ends, infinite, in_tails = law_of_one_term(s, t, points)
     log_variance = jnp.minimum(1 / s**2, 40.0)
     deviation = jnp.sqrt(jnp.expm1(log_variance))
 
@@ -235,20 +235,22 @@ class Grid(NamedTuple):
     Attributes:
         low (), high (): logs of the least positive and of the largest value.
         width (): width of the dense part, in the log of the value.
+        points: number of values, a Python number.
     """
 
     low: Array
     high: Array
     width: Array
+    points: int = FINE
 
     def _ends(self) -> tuple[Array, Array]:
         first, last = jnp.arcsinh(self.low / self.width), jnp.arcsinh(self.high / self.width)
-        return first, (last - first) / (FINE - 2)
+        return first, (last - first) / (self.points - 2)
 
     def logs(self) -> Array:
         """Returns the logs of all values but the first, 0."""
         first, step = self._ends()
-        logs = self.width * jnp.sinh(first + step * jnp.arange(FINE - 1))
+        logs = self.width * jnp.sinh(first + step * jnp.arange(self.points - 1))
         return logs.at[0].set(self.low).at[-1].set(self.high)
 
     def cell(self, logs: Array) -> Array:
@@ -257,11 +259,16 @@ class Grid(NamedTuple):
         x = logs / self.width
         v = jnp.sign(x) * jnp.log(jnp.abs(x) + jnp.sqrt(x**2 + 1))
         place = 1 + jnp.floor((v - first) / step)
-        return jnp.where(logs == -jnp.inf, 0.0, jnp.clip(place, 1, FINE - 2)).astype(jnp.int32)
+        return jnp.where(logs == -jnp.inf, 0.0, jnp.clip(place, 1, self.points - 2)).astype(jnp.int32)
 
 
-def _law_of_one_term(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
+def law_of_one_term(
+    s: Array, t: Array, points: int, far: float = 11.5
+) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
     """Returns the law of X, the logs of its least and largest value, P's mass at infinity and Q's mass at 0.
+
+    Beyond ``far`` standard deviations of z, under Q and under P, values are moved to 0 and infinity: 7e-31 of mass by
+    default. Any value is sound: a smaller one spreads more.
 
     Four nodes of Gauss's rule integrate density and share over a cell: for a cell width of (37 + 1/s)/FINE the rule
     errs by less than 3e-14 of the integral.
@@ -270,9 +277,6 @@ def _law_of_one_term(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[A
     gauss = np.polynomial.legendre.leggauss(4)
     # Largest number of standard deviations under Q at which float64 holds the masses: e^(-37^2/2) = e^-685.
     farthest = 37.0
-    # Standard deviations of z, under Q and under P, beyond which values are moved to 0 and infinity: 7e-31 of mass.
-    # Any value is sound: a smaller one spreads more.
-    far = 11.5
     start = jnp.maximum(-far, s * -650.0 + 0.5 / s)
     stop = jnp.minimum(1 / s + far, farthest)
     h = (stop - start) / (FINE - 2)
@@ -298,14 +302,14 @@ def _law_of_one_term(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[A
 def add_laws(
     one: RatioLaw, weight: Array | float, other: RatioLaw, other_weight: Array | float, grid: Grid
 ) -> RatioLaw:
-    """Returns the law of a weighted sum of independent values, spread onto a grid of FINE points."""
+    """Returns the law of a weighted sum of independent values, spread onto the grid."""
     return _spread_values(grid, one, other, lambda value: weight * value + other_weight * other.values, 8)
 
 
 def _spread_values(
     grid: Grid, one: RatioLaw, other: RatioLaw | _Spread, merge: Callable[[Array], Array], roundings: int
 ) -> RatioLaw:
-    """Returns the law of what values of two independent laws come to, spread onto a grid of FINE points.
+    """Returns the law of what values of two independent laws come to, spread onto a grid.
 
     Args:
         grid: the points.
@@ -328,7 +332,7 @@ def _spread_values(
         return into.at[low].add(lower).at[low + 1].add(upper), None
 
     # One value of the first law a step, with all points of the other: memory is that of a row, not of all products.
-    sums, _ = jax.lax.scan(spread, jnp.zeros((FINE, 2)), (one.values, one.masses))
+    sums, _ = jax.lax.scan(spread, jnp.zeros((grid.points, 2)), (one.values, one.masses))
     masses, counts = sums.T
     return RatioLaw(values, masses, one.eta + other.eta + roundoff() * (jnp.max(counts) + roundings))
 

@@ -129,6 +129,7 @@ class Mechanism(Fields, abc.ABC):
         one_way: whether what is known is a guarantee stated for the relation in use, so that under "remove" or "add"
             it is one of that direction alone (:class:`.PureDP`). By default the pairs under "remove" and "add", where
             both are supported, are those of one mechanism in its two directions.
+        unknown: why no other relations are known, as a clause for the message that refuses them.
 
     A noisy count in which one person may count several times:
 
@@ -155,6 +156,8 @@ class Mechanism(Fields, abc.ABC):
     tight: ClassVar[bool] = False
 
     one_way: ClassVar[bool] = False
+
+    unknown: ClassVar[str] = ""
 
     @abc.abstractmethod
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -354,7 +357,8 @@ def more_of_a_group(epsilon: ArrayLike, delta: ArrayLike, size: int) -> tuple[Ar
 
 def directions(mechanism: Mechanism, relation: Relation) -> tuple[Direction, ...]:
     """Returns the directions of ``relation``; raises ValueError, naming those supported, where it is not one."""
-    validation.check_one_of(relation, "relation", mechanism.relations, f" by {type(mechanism).__name__}")
+    why = f" by {type(mechanism).__name__}{mechanism.unknown}"
+    validation.check_one_of(relation, "relation", mechanism.relations, why)
     return DIRECTIONS[relation]
 
 

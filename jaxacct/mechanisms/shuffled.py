@@ -1,0 +1,355 @@
+"""Batches of one uniform shuffle: bounds on one epoch's privacy, from above and from below.
+
+The batches of an epoch are the pieces, of b examples each, of one uniformly random order of the data. So the places of
+the others tell of an example's own: this is no random allocation, and costs more. In reading order:
+
+1. the profile of one epoch from above (:func:`bound_profile`), and its pair (:class:`ShuffledPair`);
+2. the mechanism, :class:`ShuffledGaussian`, with what its neighbours attain, from below.
+
+*From above.* Let there be T batches, z the example that differs, s the noise over the clipping norm; P is the run with
+z, and in Q z contributes 0. The places are a table of T rows, the batches, and b columns. Reveal who is in which
+column, and the order of all columns but z's. Given that, z and T - 1 companions go to the T batches by a uniform
+permutation, whose law is the same under P and Q; divergences are jointly convex, so it is enough to bound those given
+what is revealed. Step i then releases N(m_i + g, s^2 I), m_i fixed by the past and g, |g| <= 1, the contribution of the
+element at i. For any p in (0, 1],
+
+    W_g = p N(0) + (1 - p) R_g,    R_g the normalized positive part of N(g) - p N(0),
+
+is at the distance in total variation tau_g = p G(log 1/p; |g|) <= p G(log 1/p; 1) = tau from N(g), G(eps; m) being
+delta of N(m, s^2) against N(0, s^2). Let all companions use W for N. Then, by a coupling step by step, each of P and Q
+moves by at most (T - 1) tau in total variation, and delta(eps) by at most (1 + e^eps) (T - 1) tau. But now a companion
+tosses its coin before the run, for p depends on nothing. Reveal the coins, and the places of companions with tails. The
+K companions with heads and z are left, in a uniform order, on the K + 1 places left, and all but z under P contribute
+nothing: that is random allocation to K + 1 steps (:mod:`.allocation`), K being binomial. So, both ways,
+
+    delta(eps) <= sum over k of Bin(T - 1, p)(k) delta_(k+1)(eps) + (1 + e^eps) (T - 1) p G(log 1/p),
+
+delta_t being that of random allocation to t steps. It also is at most G(eps). Since delta_t falls in t, k + 1 may be
+taken for any smaller size, and K for any variable that is stochastically smaller. We know of no source for this bound.
+Its argument is that of Feldman, McMillan and Talwar (2021), "Hiding among the clones", with the clone at "nothing", the
+exact profile of N(g) in place of (epsilon, delta), and that of random allocation in place of a closed form.
+
+Rounding. Everything that is computed errs by far less than SLACK, by which it is raised: laws by their own eta, counted
+in them; values and their logarithms by 1e-9, as a law's theta would say; binomial weights as :func:`_binomial` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool
+
+from jaxacct import validation
+from jaxacct.mechanisms.allocation import (
+    LEAST_NOISE,
+    MOST_BATCHES,
+    Grid,
+    RatioLaw,
+    add_laws,
+    law_of_one_term,
+)
+from jaxacct.mechanisms.by_profile import dominate
+from jaxacct.mechanisms.finite import FinitePair, surely_seen
+from jaxacct.mechanisms.gaussian import Gaussian
+from jaxacct.mechanisms.mechanism import Mechanism, NoisyMechanism, Relation, choose, counts_of, directions
+from jaxacct.mechanisms.normal import delta_above
+from jaxacct.mechanisms.pair import DominatingPair
+from jaxacct.numerics.arithmetic import roundoff, scale_error
+from jaxacct.numerics.precision import as_float64, is_concrete, leave_scope, within_scope
+from jaxacct.numerics.pytrees import register_dataclass
+
+# ----------------------------------------------------------------------------------------------------
+# One epoch from above.
+# ----------------------------------------------------------------------------------------------------
+
+POINTS = 384
+"""Number of points of a law. Any value is sound."""
+
+COINS = 48
+"""Number of probabilities p that are tried. Any value is sound."""
+
+EPSILONS = 200
+"""Number of epsilons evenly spaced, and as many dense near 0, between which the profile is by chords. Any is sound."""
+
+ALL_SIZES = 64
+"""Sizes up to this one all have a law; half as many to each octave beyond. Any even value is sound."""
+
+WINDOW = 8192
+"""Number of values of a binomial variable that are told apart. Any value is sound."""
+
+FARTHEST = 9.0
+"""Standard deviations beyond which a Gaussian step's loss counts as infinite, either way. Any value is sound."""
+
+SLACK = 1e-9
+"""Relative error allowed for a few dozen float64 operations, and for theta of laws of sizes up to 2^30."""
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class ShuffledPair(FinitePair):
+    """A pair that dominates an epoch of shuffled batches; its Rényi divergences are those of one Gaussian step.
+
+    An epoch diverges no more than that: given all places an example is in one step.
+
+    Attributes:
+        noise_multiplier (): s.
+    """
+
+    noise_multiplier: ArrayLike = 1.0
+
+    def largest_loss(self) -> Array:
+        # The pair's finite losses end where the profile was cut off; the mechanism's need not.
+        return jnp.full((), jnp.inf)
+
+    def divergence(self, orders: Array) -> Array:
+        s = as_float64(self.noise_multiplier)
+        return jnp.where(self.is_valid(), orders / (2 * s**2) * (1 + 8 * roundoff()), jnp.nan)
+
+
+def shuffled_pairs(noise_multiplier: ArrayLike, batches: ArrayLike, removes: Sequence[bool]) -> list[ShuffledPair]:
+    """Returns the pair (P, Q) for each True of ``removes``, and (Q, P) for each False; invalid ones hold NaN.
+
+    The parameters are scalars, inside the float64 scope.
+    """
+    s, t = as_float64(noise_multiplier), as_float64(batches)
+    valid = (s >= LEAST_NOISE) & (s < jnp.inf) & (t >= 1) & (t <= MOST_BATCHES) & (t == jnp.floor(t))
+    s = jnp.where(valid, s, 1.0)
+    p, q, losses, rounding = _dominate(s, jnp.where(valid, t, 1.0))
+    p, q = (jnp.where(valid, masses, jnp.nan) for masses in (p, q))
+    return [ShuffledPair(*((p, q, losses) if way else (q, p, -losses)), rounding, s) for way in removes]
+
+
+@jax.jit
+def _dominate(s: Array, t: Array) -> tuple[Array, Array, Array, Array]:
+    return dominate(*bound_profile(s, t))
+
+
+def bound_profile(s: Array, t: Array) -> tuple[Array, Array, Array]:
+    """Returns epsilons (n,), rising from 0, and upper bounds there on delta of one epoch, removing and adding.
+
+    ``s`` and ``t`` are valid scalars: the noise multiplier, and the number of batches.
+    """
+    epsilons = _epsilons(s, t)
+    mu = (1 + 4 * roundoff()) / s
+    gaussian = jax.vmap(delta_above, (None, 0))(mu, epsilons)
+    coins = _coins(s, mu, gaussian[0] / (t - 1))
+    away = (t - 1) * _remainder(mu, coins)
+    likeliest = jnp.exp(-coins[0])
+    heads = likeliest * t
+    limit = jnp.minimum(heads + 6 * jnp.sqrt(heads) + 1, t)
+    mixed = _mix_allocations(s, epsilons, gaussian, _binomial(t - 1, coins), limit)
+    bounds = mixed + ((1 + jnp.exp(epsilons))[None] * away[:, None] * (1 + SLACK))[:, None]
+    return epsilons, *jnp.minimum(jnp.min(bounds, axis=0), gaussian[None])
+
+
+def _remainder(mu: Array, coins: Array) -> Array:
+    """Returns upper bounds on p G(log 1/p), from the logarithms of 1/p."""
+    return jnp.exp(-coins) * jax.vmap(delta_above, (None, 0))(mu, coins) * (1 + SLACK)
+
+
+def _coins(s: Array, mu: Array, most: Array) -> Array:
+    """Returns the logarithms of 1/p that are tried: from about where 2 p G(log 1/p) is ``most``. Any are sound.
+
+    A likelier coin has more to pay at epsilon 0 than what the Gaussian profile is there, and so at all others.
+    """
+    # Logarithms of 1/p, times s, beyond which coins are too rare to be of use.
+    least, far = 0.2, 8.0
+    places = jnp.linspace(least, far, 4 * COINS) / s
+    first = jnp.min(jnp.where(2 * _remainder(mu, places) < most, places, far / s))
+    return first + (1.25 * far / s - first) * jnp.linspace(0.0, 1.0, COINS)
+
+
+def _epsilons(s: Array, t: Array) -> Array:
+    """Returns the epsilons of the profile: half of them evenly spaced, half dense at the scale of an even mean."""
+    top = 0.5 / s**2 + FARTHEST / s
+    deviation = jnp.sqrt(jnp.expm1(jnp.minimum(1 / s**2, 40.0)) / t)
+    width = jnp.clip(deviation / 2, 1e-6, top)
+    dense = width * jnp.sinh(jnp.arcsinh(top / width) * jnp.linspace(0.0, 1.0, EPSILONS + 1)[:-1])
+    even = top * (jnp.arange(EPSILONS) + 1) / EPSILONS
+    return jnp.sort(jnp.concatenate([dense, even]))
+
+
+class _Binomial(NamedTuple):
+    """Bounds on the distribution functions of binomial laws, of one number of coins and several p.
+
+    Attributes:
+        start (p,): first value of each window.
+        below (p, WINDOW): P(K <= k), rounded up, at the values of the window.
+        before (p,): P(K < start), rounded up.
+    """
+
+    start: Array
+    below: Array
+    before: Array
+
+    def at(self, value: Array) -> Array:
+        """Returns upper bounds (p,) on P(K <= value)."""
+        place = value - self.start
+        inside = jnp.take_along_axis(self.below, jnp.clip(place, 0, WINDOW - 1).astype(jnp.int32)[:, None], axis=1)
+        return jnp.where(place < 0, jnp.where(value < 0, 0.0, self.before), inside[:, 0])
+
+
+def _binomial(count: Array, coins: Array) -> _Binomial:
+    """Returns the laws of the number of heads of ``count`` coins, with the probabilities e^-coins (p,).
+
+    Weights within a window of values are products of ratios of neighbours, over their sum. Those above the window are
+    left out of the sum, so that P(K <= k) is too large; those below are at most a geometric series, as the ratios fall.
+    A logarithm is a sum of 2^13 others of at most 40 each, in which the sums before it round by at most 3e5 u 2^13 =
+    3e-7, and sums of weights by 2^13 u.
+    """
+    mean = count * jnp.exp(-coins)
+    start = jnp.maximum(jnp.floor(mean) - WINDOW // 2, 0.0)
+    k = start[:, None] + jnp.arange(WINDOW - 1.0)[None]
+    odds = jnp.log(jnp.maximum(count - k, 0.0) / (k + 1)) - jnp.log(jnp.expm1(coins))[:, None]
+    logs = jnp.concatenate([jnp.zeros_like(start)[:, None], jnp.cumsum(odds, axis=1)], axis=1)
+    weights = jnp.exp(logs - jnp.max(logs, axis=1, keepdims=True))
+    # The ratio of a weight to the next one, at the first value of the window.
+    fall = start / (count - start + 1) * jnp.expm1(coins)
+    rest = jnp.where(start > 0, jnp.where(fall < 1, weights[:, 0] * fall / (1 - fall), jnp.inf), 0.0)
+    sums, total = jnp.cumsum(weights, axis=1), jnp.sum(weights, axis=1)
+    growth = 1 + scale_error(1e-6)
+    before = jnp.minimum(rest / total * growth + 1e-300, 1.0)
+    return _Binomial(start, jnp.minimum((rest[:, None] + sums) / total[:, None] * growth, 1.0), before)
+
+
+def _mix_allocations(s: Array, epsilons: Array, gaussian: Array, law: _Binomial, limit: Array) -> Array:
+    """Returns upper bounds (p, 2, n) on the mean delta of random allocation to K + 1 steps, removing and adding.
+
+    Sizes above ``limit`` count as the largest one below it.
+    """
+    first, (low, high), infinite, _ = law_of_one_term(s, jnp.int32(1), POINTS, FARTHEST)
+    deviation = jnp.sqrt(jnp.expm1(jnp.minimum(1 / s**2, 40.0)))
+    # Ratios are moved by more than values err, theta, which is at most 2 32 702 VALUE_ERROR.
+    ratios = jnp.exp(epsilons)[:, None] * (1 - scale_error(SLACK))
+
+    def size(place: Array) -> Array:
+        half = ALL_SIZES // 2
+        octave, lane = jnp.divmod(place - ALL_SIZES, half)
+        return jnp.where(place < ALL_SIZES, place + 1.0, (half + 1 + lane) * 2.0 ** (1 + octave))
+
+    def weigh(place: Array) -> Array:
+        """Returns the probabilities (p,) that K + 1 is from this size up to the next, which count as this size."""
+        up_to = jnp.where(size(place + 1) > limit, 1.0, law.at(size(place + 1) - 2))
+        return jnp.maximum(up_to - law.at(size(place) - 2), 0.0)
+
+    def step(carry: tuple[Array, RatioLaw, Array]) -> tuple[Array, RatioLaw, Array]:
+        """Adds the law of the next size, the sum of its halves, and its profile with its weight."""
+        place, laws, mixed = carry
+        terms = size(place)
+        is_whole = place < ALL_SIZES
+        halves = [jnp.where(is_whole, at, place - ALL_SIZES // 2) for at in (place // 2 + place % 2 - 1, place // 2)]
+        parts = [jax.tree.map(lambda leaf, at=at: leaf[at % ALL_SIZES], laws) for at in halves]
+        shares = [size(at) / terms for at in halves]
+        # Smaller values, which are hardly there, are spread to 0 and to this one: the logarithm of the least of all
+        # sums, or of the mean less so many deviations of it. Any value is sound, and any width.
+        spread = jnp.sqrt((1 + deviation**2) / terms)
+        least = jnp.log(jnp.maximum(1 - FARTHEST * spread, 1e-300))
+        width = jnp.clip(1.5 * deviation / jnp.sqrt(terms), 1e-9, 1.0)
+        grid = Grid(jnp.maximum(low - jnp.log(terms), least), high, width, POINTS)
+        found = add_laws(parts[0], shares[0], parts[1], shares[1], grid)
+        laws = jax.tree.map(lambda leaf, new: leaf.at[place % ALL_SIZES].set(new), laws, found)
+        removed = jnp.sum(found.masses * jnp.maximum(found.values - ratios, 0.0), axis=1)
+        added = jnp.sum(found.masses * jnp.maximum(1 - ratios * found.values, 0.0), axis=1)
+        growth = 1 + scale_error(SLACK) + 2 * found.eta
+        profile = jnp.minimum(jnp.stack([removed + infinite, added]) * growth, gaussian[None])
+        return place + 1, laws, mixed + weigh(place)[:, None, None] * profile[None]
+
+    laws = jax.tree.map(lambda leaf: jnp.zeros((ALL_SIZES, *leaf.shape)).at[0].set(leaf), first)
+    one = weigh(jnp.int32(0))[:, None, None] * jnp.stack([gaussian, gaussian])[None]
+    start = jnp.int32(1), laws, one
+    # The state is the place of the next size, the laws of the last ALL_SIZES of them, and the sum of weighted profiles.
+    # Sizes up to ALL_SIZES are sums of two halves, the one longer by one where they are odd; larger ones are twice a
+    # size that is ALL_SIZES / 2 places before.
+    _, _, mixed = jax.lax.while_loop(lambda carry: size(carry[0]) <= limit, step, start)
+    return mixed * (1 + SLACK)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The mechanism.
+# ----------------------------------------------------------------------------------------------------
+
+REMAINDERS = "even", "small", "dropped"
+"""What becomes of examples that do not fill a batch: there are none, they are a last, smaller batch, or left out."""
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class ShuffledGaussian(NoisyMechanism):
+    """Noisy sums over the batches of one uniformly shuffled order of the data, afresh for each run of it.
+
+    Attributes:
+        noise_multiplier (...): s.
+        batches (...): T.
+    """
+
+    noise_multiplier: ArrayLike
+    batches: ArrayLike
+    epochs_per_shuffle: ArrayLike = 1
+    remainder: str | None = field(default=None, metadata={"static": True})
+    stop_after: int | None = field(default=None, metadata={"static": True})
+
+    relations: ClassVar[tuple[Relation, ...]] = ("zero_out", "replace")
+    unknown: ClassVar[str] = (
+        ", as with one example less all batches after its place are cut elsewhere, and there may be a step less"
+    )
+
+    def validate(self) -> None:
+        validation.check_noise_multiplier(self.noise_multiplier)
+        validation.check_batches(self.batches, MOST_BATCHES)
+        validation.check_whole_numbers(
+            self.epochs_per_shuffle, "epochs_per_shuffle", MOST_BATCHES, "epochs", "a whole number with one order,"
+        )
+        if self.remainder is not None:
+            validation.check_one_of(self.remainder, "remainder", REMAINDERS, ", and None is for any of them")
+        if self.stop_after is not None:
+            batches = validation.concrete_value(self.batches)
+            most = MOST_BATCHES if batches is None else int(np.min(batches, initial=MOST_BATCHES))
+            validation.check_whole(self.stop_after, "stop_after", 1, most, "the batches of an epoch that are run")
+
+    noiseless_pairs = surely_seen
+
+    def with_unit_parameters(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
+        noise, batches = choose(nothing, 1.0, self.noise_multiplier), choose(nothing, 1, self.batches)
+        return replace(self, noise_multiplier=noise, batches=batches)
+
+    @property
+    def composed(self) -> bool:
+        return self.remainder == "even" and self.stop_after is None
+
+    def decompose(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
+        """Returns runs of the Gaussian mechanism for a single batch of all examples, which it is, and else this.
+
+        Traced numbers, and several with a leading axis, may be of either kind: then both are listed, with 0 runs of the
+        one that does not apply. Where examples may be left over there is more than one batch, or one not of all.
+        """
+        if not self.composed:
+            return [(self, steps)]
+        steps, batches = counts_of(steps), counts_of(self.batches)
+        single = batches == 1
+        runs: list[tuple[Mechanism, ArrayLike]] = [
+            (Gaussian(choose(single, self.noise_multiplier, 1.0)), choose(single, steps * self.epochs_per_shuffle, 0)),
+            (replace(self, batches=choose(single, 2, batches)), choose(single, 0, steps)),
+        ]
+        if not is_concrete(single, steps, self.epochs_per_shuffle):
+            return runs
+        return [(part, count) for part, count in runs if np.any(count)] or runs[:1]
+
+    @within_scope
+    def dominating_pairs(self, relation: Relation = "zero_out") -> tuple[DominatingPair, ...]:
+        """Returns a pair (P, Q) and its reverse for "zero_out"; for "replace", those of half the noise."""
+        directions(self, relation)
+        s = self._noise(relation, -1.0)
+        removes = [True, False]
+        return tuple(map(leave_scope, shuffled_pairs(s, self.batches, removes)))
+
+    def _noise(self, relation: Relation, side: float) -> Array:
+        """Returns the noise multiplier of one epoch, rounded down where ``side`` is -1, and up where it is 1."""
+        s, epochs = as_float64(self.noise_multiplier), as_float64(self.epochs_per_shuffle)
+        s = s / 2 if relation == "replace" else s
+        valid = (epochs >= 1) & (epochs == jnp.floor(epochs))
+        return jnp.where(epochs == 1, s, jnp.where(valid, s / jnp.sqrt(epochs) * (1 + 4 * side * roundoff()), jnp.nan))
