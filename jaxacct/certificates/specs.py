@@ -3,12 +3,12 @@
 A spec is an object with these keys: ``parts``; ``delta`` or ``epsilon``, at which the other is asked; ``relation``;
 ``unit``, whose data one record is, and ``group``, the number of records that change together; ``fixed``, who fixed the
 settings and when, false where they followed from results; ``claimed``, an epsilon at ``delta`` that somebody claims.
-Each part is a mechanism (``type``, fields, ``count`` or ``epochs``, ``sampling``), or a record of a run in another format: ``report``, of this library's trainer; ``opacus``, a
-history or checkpoint; ``dp_event``, with the names of dp_accounting's classes and fields. A file with one such record
-is a spec of one part.
+Each part is a mechanism (``type``, fields, ``count`` or ``epochs``, ``sampling``), or a record of a run in another
+format: ``report``, of this library's trainer; ``opacus``, a history or checkpoint; ``dp_event``, with the names of
+dp_accounting's classes and fields. A file with one such record is a spec of one part.
 
-Batches that were shuffled say ``sampling = "shuffled"`` and the fields of :class:`.ShuffledBatches`, with Gaussian noise
-or beside a record of Poisson samples: what is composed then is what ran.
+Batches that were shuffled say ``sampling = "shuffled"`` and the fields of :class:`.ShuffledBatches`, with Gaussian
+noise or beside a record of Poisson samples: what is composed then is what ran.
 
 A reading refuses what it does not understand, key by key: a certificate rests on every word of its spec.
 
@@ -211,8 +211,8 @@ def _shuffled_releases(record: dict[str, Any], reader: str | None) -> list[Relea
     is_gaussian = reader or kind_of(record.get("type")).__name__ == "Gaussian"
     if unknown or not is_gaussian or not {"examples", "batch_size"} <= record.keys():
         raise ValueError(
-            "sampling = 'shuffled': no certificate as it stands: shuffled batches are no Poisson samples, whose epsilon "
-            "can be far below that of such a run. Give what ran: examples and batch_size, where it applies drop_last, "
+            "sampling = 'shuffled': no certificate: shuffled batches are no Poisson samples, whose epsilon can be far "
+            "below that of such a run. Give what ran: examples and batch_size, where it applies drop_last, "
             "reshuffles, is_padded, and seed if anybody knows it, beside "
             + (f"{reader} (of Opacus, poisson_sampling=False)" if reader else "type = 'Gaussian', noise_multiplier, ")
             + ("" if reader else "epochs or count")
