@@ -8,7 +8,7 @@ In reading order:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxacct import certified, validation
 from jaxacct.bounds import Bounds, Ruling, Verdict, enclose
@@ -93,21 +93,18 @@ class ShuffledBatches:
                 "ShuffledGaussian(noise_multiplier / 3**0.5, batches), or of Gaussian(noise_multiplier / 2**0.5) where "
                 "that is smaller. Drop what fills no batch (drop_last), or take examples that fill all."
             )
-        kind = {"remainder": "even" if fills else "dropped" if self.drop_last else "small"}
+        remainder = "even" if fills else "dropped" if self.drop_last else "small"
+        one = ShuffledGaussian(noise_multiplier, self.full_batches, remainder=remainder)
         if not self.reshuffles:
             if left or not epochs:
                 raise ValueError(
                     f"steps = {steps} are no whole epochs of {self.steps_per_epoch} steps, in one order for all: give "
                     "whole epochs, rounded up for an upper bound and down for a lower one."
                 )
-            return (ShuffledGaussian(noise_multiplier, self.full_batches, epochs, **kind),), (1,)
-        parts: list[tuple[Mechanism, int]] = []
-        if epochs or not left:
-            parts.append((ShuffledGaussian(noise_multiplier, self.full_batches, **kind), epochs))
-        if left:
-            parts.append((ShuffledGaussian(noise_multiplier, self.full_batches, stop_after=left, **kind), 1))
-        mechanisms, counts = zip(*parts, strict=True)
-        return mechanisms, counts
+            return (replace(one, epochs_per_shuffle=epochs),), (1,)
+        parts = [(one, epochs)] if epochs or not left else []
+        parts += [(replace(one, stop_after=left), 1)] if left else []
+        return tuple(part for part, _ in parts), tuple(count for _, count in parts)
 
     @takes_python_values
     def judge(

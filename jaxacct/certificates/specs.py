@@ -205,7 +205,6 @@ SHUFFLED = tuple(field.name for field in dataclasses.fields(ShuffledBatches))
 
 def _shuffled_releases(record: dict[str, Any], reader: str | None) -> list[Release]:
     """Returns the releases of a part whose batches were shuffled: Gaussian noise, or a record of Poisson samples."""
-    noise, steps = None, 0.0
     keys = {reader} if reader else {"type", "noise_multiplier", "epochs", "count"}
     unknown = record.keys() - keys - {"sampling", *SHUFFLED}
     is_gaussian = reader or kind_of(record.get("type")).__name__ == "Gaussian"
@@ -223,16 +222,20 @@ def _shuffled_releases(record: dict[str, Any], reader: str | None) -> list[Relea
         runs = parts_of_history(_history(record[reader])) if reader == "opacus" else _of_event(record[reader], parts_of)
         noise, steps = shuffled_run(runs, batches)
     else:
-        noise, count = (number_of(record.get(key), key) for key in ("noise_multiplier", "count"))
-        epochs = number_of(record.get("epochs"), "epochs")
-        if noise is None or (count is None) == (epochs is None):
-            raise ValueError("noise_multiplier, and one of epochs and count (the steps of all epochs): give these.")
-        steps = count if epochs is None else math.ceil(Fraction(epochs) * batches.steps_per_epoch)
+        noise, steps = _noise_and_steps(record, batches.steps_per_epoch)
     sampling = "shuffled" if batches.seed is None else "known_order"
     return [
         Release(mechanism, count, sampling, "the spec, sampling = 'shuffled'")
-        for mechanism, count in zip(*batches.compose(noise, _run_count(steps)), strict=True)
+        for mechanism, count in zip(*batches.compose(noise, steps), strict=True)
     ]
+
+
+def _noise_and_steps(record: dict[str, Any], steps_per_epoch: int) -> tuple[float, int]:
+    """Returns the noise multiplier of a part, and the steps that it says, or that its epochs are."""
+    noise, count, epochs = (number_of(record.get(key), key) for key in ("noise_multiplier", "count", "epochs"))
+    if noise is None or (count is None) == (epochs is None):
+        raise ValueError("noise_multiplier, and one of epochs and count (the steps of all epochs): give these.")
+    return noise, _run_count(math.ceil(Fraction(epochs) * steps_per_epoch) if epochs is not None else count)
 
 
 def _flag_or_whole(value: Any, key: str) -> Any:

@@ -221,6 +221,7 @@ class Loss:
         alone: a function from epsilon to delta of one run, where nothing else is known of the law, which then cannot be
             composed; else None.
         together: a function from a number of runs to the ``alone`` of them all, where that is known instead; else None.
+        gap: why that ``alone`` gives wide balls; empty where they are narrow.
     """
 
     key: tuple
@@ -233,6 +234,7 @@ class Loss:
     laplace: Any = None
     alone: Any = None
     together: Any = None
+    gap: str = ""
 
     @property
     def is_finite(self) -> bool:

@@ -235,8 +235,8 @@ def _phi(x: acb) -> acb:
 #     P_c = 1 - Phi((c - 2)/s) Phi(c/s)^(T-1),   Q_c = 1 - Phi((c - 1)/s) Phi(c/s)^(T-1).
 #
 # Under "replace" z contributes -u under Q, and Q_c = R_c = 1 - Phi(c/s)^T. An example that is in no batch with
-# probability 1 - w, the same under P and Q, mixes R_c into both. The least possible w may be taken: a smaller one, v, is
-# a channel of w, which keeps the answer with probability v/w and else draws it by R_c. A last batch of fewer examples is
+# probability 1 - w, the same under P and Q, mixes R_c into both. The least possible w may be taken: a smaller v is a
+# channel of w, which keeps the answer with probability v/w and else draws it by R_c. A last batch of fewer examples is
 # one more batch.
 #
 # E runs, each with its own order and the same data: the number of those in which the event happened is binomial, which
@@ -559,13 +559,16 @@ def composition(runs: Sequence[tuple[Record, int]], relation: str) -> list[list[
             law = laws[min(i, len(laws) - 1)]
             if law.key != ("nothing",):
                 together[law.key] = law, count + together.get(law.key, (law, 0))[1]
-        runs = list(together.values())
         # Runs that are known together alone become one.
-        for j, (law, count) in enumerate(runs):
-            if law.together is not None:
-                runs[j] = dataclasses.replace(law, alone=law.together(count), together=None), 1
-        directions.append(runs)
-        if any(law.alone is not None for law, _ in runs) and sum(count for _, count in runs) > 1:
+        directions.append(
+            [
+                (dataclasses.replace(law, alone=law.together(count), together=None), 1)
+                if law.together
+                else (law, count)
+                for law, count in together.values()
+            ]
+        )
+        if any(law.alone is not None for law, _ in directions[-1]) and sum(count for _, count in directions[-1]) > 1:
             raise Unstated(
                 "random allocation over two batches has a statement of one epoch, alone, and shuffled batches one of "
                 "epochs that are alike, alone"
@@ -853,7 +856,12 @@ def random_allocation(direction: str, noise_multiplier: Any, batches: Any, point
 
 
 def shuffled_gaussian(
-    direction: str, noise_multiplier: Any, batches: Any, epochs_per_shuffle: Any, remainder: Any, stop_after: Any
+    direction: str,
+    noise_multiplier: Any,
+    batches: Any,
+    epochs_per_shuffle: Any,
+    remainder: Any = None,
+    stop_after: Any = None,
 ) -> Loss:
     """Shuffled batches, both directions together: between one event and Gaussian noise (:func:`delta_of_shuffles`)."""
     s, full, epochs = real(noise_multiplier), int(rational(batches)), int(rational(epochs_per_shuffle))
@@ -878,7 +886,12 @@ def shuffled_gaussian(
         return lambda epsilon: delta_of_shuffles(noise, possible, count, direction == "replace", epsilon)
 
     key = ("shuffled", float(s), possible, epochs, direction == "replace")
-    return Loss(key, together=together)
+    return Loss(
+        key,
+        together=together,
+        gap="shuffled batches are stated from below by the largest of an epoch's results, and from above by Gaussian "
+        "noise: between these lies the value claimed",
+    )
 
 
 def unknown_functions(direction: str, **_: Any) -> Loss:

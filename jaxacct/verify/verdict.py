@@ -56,7 +56,7 @@ class Direction:
         # Laws with atoms alone, whose sums may be listed, and the others.
         self.finite = [run for run in self.runs if run[0].is_finite]
         self.rest = [run for run in self.runs if not run[0].is_finite]
-        self.refused = ""
+        self.refused = "; ".join(law.gap for law, _ in self.runs if law.gap)
         self.seen: dict[float, arb] = {}
         self.bounds: dict[float, arb] = {}
         self.lines: list[tuple[float, contour.BallLine, arb, float]] = []
