@@ -200,28 +200,36 @@ def allocate(noise_multiplier: Array, batches: Array, points: int) -> tuple[Rati
     log_variance = jnp.minimum(1 / s**2, 40.0)
     deviation = jnp.sqrt(jnp.expm1(log_variance))
 
-    def step(carry: tuple[RatioLaw, Array, Array, Array]) -> tuple[RatioLaw, Array, Array, Array]:
-        """Doubles the number of terms or, where the bit just passed asks for it, adds a single one."""
-        law, count, bit, adds = carry
-        weight = jnp.where(adds, 1, count)
-        other = jax.tree.map(lambda a, b: jnp.where(adds, a, b), first, law)
+    def add(one: RatioLaw, count: Array, other: RatioLaw, weight: Array) -> RatioLaw:
         total = (count + weight).astype(jnp.float64)
         low, high = grid_ends
         # The dense part of the grid narrows as the mean does, with the root of the number of terms.
         width = jnp.clip(deviation / jnp.sqrt(total) / 2, 1e-9, 1.0)
         grid = Grid(low - jnp.log(total), high, width)  # the least positive sum, so that none is spread to 0
-        fine = add_laws(law, count / total, other, weight / total, grid)
-        law = coarsen(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, total / t, points)
-        bit = jnp.where(adds, bit, bit - 1)
-        return law, count + weight, bit, ~adds & ((t >> bit) & 1 == 1)
+        fine = add_laws(one, count / total, other, weight / total, grid)
+        return coarsen(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, total / t, points)
 
-    bits = _count_bits(t)
-    start = first, jnp.int32(1), bits, jnp.asarray(False)
+    law = mean_of_terms(first, t, add)
+    largest = 2 + jnp.max(jnp.abs(jnp.log(law.values[jnp.array([1, -1])])))
+    return law, infinite, in_tails, 2 * (_count_bits(t) + 2) * largest * scale_error(VALUE_ERROR)
+
+
+def mean_of_terms(first: RatioLaw, t: Array, add: Callable[[RatioLaw, Array, RatioLaw, Array], RatioLaw]) -> RatioLaw:
+    """Returns the law of the mean of t terms (int32), ``add`` giving that of two means of so many terms each."""
+
+    def step(carry: tuple[RatioLaw, Array, Array, Array]) -> tuple[RatioLaw, Array, Array, Array]:
+        """Doubles the number of terms or, where the bit just passed asks for it, adds a single one."""
+        law, count, bit, adds = carry
+        weight = jnp.where(adds, 1, count)
+        other = jax.tree.map(lambda a, b: jnp.where(adds, a, b), first, law)
+        bit = jnp.where(adds, bit, bit - 1)
+        return add(law, count, other, weight), count + weight, bit, ~adds & ((t >> bit) & 1 == 1)
+
+    start = first, jnp.int32(1), _count_bits(t), jnp.asarray(False)
     # The state is the law of M_count, the bit of t that comes next, and whether a single term is due. Steps read the
     # bits of t from the highest down: a doubling for each, and a single step after a bit that is set.
     law, *_ = jax.lax.while_loop(lambda carry: (carry[2] > 0) | carry[3], step, start)
-    largest = 2 + jnp.max(jnp.abs(jnp.log(law.values[jnp.array([1, -1])])))
-    return law, infinite, in_tails, 2 * (bits + 2) * largest * scale_error(VALUE_ERROR)
+    return law
 
 
 def _count_bits(count: Array) -> Array:
@@ -335,6 +343,27 @@ def _spread_values(
     sums, _ = jax.lax.scan(spread, jnp.zeros((grid.points, 2)), (one.values, one.masses))
     masses, counts = sums.T
     return RatioLaw(values, masses, one.eta + other.eta + roundoff() * (jnp.max(counts) + roundings))
+
+
+def contract_laws(
+    one: RatioLaw, weight: Array | float, other: RatioLaw, other_weight: Array | float, grid: Grid
+) -> RatioLaw:
+    """Returns a law that is smaller in convex order than a weighted sum of independent values, on as many values.
+
+    The values in each cell of the grid are taken to their conditional mean, whichever cell rounding puts one into.
+    Masses, and masses times values, are right to eta.
+    """
+
+    def contract(into: Array, entry: tuple[Array, Array]) -> tuple[Array, None]:
+        value, mass = entry
+        merged = weight * value + other_weight * other.values
+        both = mass * other.masses
+        return into.at[grid.cell(jnp.log(merged))].add(jnp.stack([both, both * merged, jnp.ones_like(both)], -1)), None
+
+    sums, _ = jax.lax.scan(contract, jnp.zeros((grid.points, 3)), (one.values, one.masses))
+    masses, firsts, counts = sums.T
+    values = jnp.where(masses > 0, firsts / jnp.where(masses > 0, masses, 1.0), 0.0)
+    return RatioLaw(values, masses, one.eta + other.eta + roundoff() * (jnp.max(counts) + 12))
 
 
 def coarsen(logs: Array, masses: Array, eta: Array, share_of_terms: Array | float, points: int) -> RatioLaw:
@@ -792,15 +821,10 @@ class RandomAllocation(NoisyMechanism):
         losses = np.linspace(np.log1p(-rate), most, levels + 1)[1:]
         # The loss's inverse is the logarithm of (e^loss - 1 + rate)/rate.
         ends = s**2 * (losses + np.log1p(-(1 - rate) * np.exp(-losses)) - np.log(rate)) + 0.5
-        absent, present = _normal_masses(ends / s), _normal_masses((ends - 1) / s)
-        q = _law_of_sum(absent, t)
-        p = np.convolve(_law_of_sum(present, k), _law_of_sum(absent, t - k))
-        # Outcomes that float64 hardly holds join the likeliest one. This is post-processing and reveals nothing more.
-        least = (p < 1e-290) | (q < 1e-290)
-        for masses in (p, q):
-            masses[np.argmax(q)] += np.sum(masses[least])
-            masses[least] = 0.0
-        return DiscretePair(p=p / np.sum(p), q=q / np.sum(q))
+        absent, present = normal_masses(ends / s), normal_masses((ends - 1) / s)
+        q = law_of_sum(absent, t)
+        p = np.convolve(law_of_sum(present, k), law_of_sum(absent, t - k))
+        return DiscretePair(*join_rare(p, q, 1e-290))
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -819,20 +843,41 @@ class RandomAllocation(NoisyMechanism):
         return tuple(map(leave_scope, pairs(self.noise_multiplier, self.batches, self.points, removes)))
 
 
-def _normal_masses(ends: np.ndarray) -> np.ndarray:
+def normal_masses(ends: np.ndarray) -> np.ndarray:
     """Returns the standard normal law's masses between -inf, the increasing ends, and inf."""
     below = np.array([math.erfc(-end / math.sqrt(2)) / 2 for end in (-np.inf, *ends, np.inf)])
     above = np.array([math.erfc(end / math.sqrt(2)) / 2 for end in (-np.inf, *ends, np.inf)])
     return np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
 
 
-def _law_of_sum(masses: np.ndarray, count: int) -> np.ndarray:
-    """Returns the law of a sum of independent values, by direct products: small masses are as right as large ones."""
+def law_of_sum(masses: np.ndarray, count: int, least: float = 0.0) -> np.ndarray:
+    """Returns the law of a sum of independent values, by direct products: small masses are as right as large ones.
+
+    Ends with a mass of at most ``least`` are cut off, of every partial sum: then places count from another start, and
+    at most 4 ``least`` of the mass is missing for each value.
+    """
     result = np.ones(1)
     # Binary powers: ``masses`` is the law of 2^i values at bit i of the count, and ``result`` that of the bits so far.
     while count:
         if count & 1:
-            result = np.convolve(result, masses)
+            result = _without_ends(np.convolve(result, masses), least)
         count >>= 1
-        masses = np.convolve(masses, masses) if count else masses
+        masses = _without_ends(np.convolve(masses, masses), least) if count else masses
     return result
+
+
+def _without_ends(masses: np.ndarray, least: float) -> np.ndarray:
+    low, high = (np.searchsorted(np.cumsum(side), least, side="right") for side in (masses, masses[::-1]))
+    return masses[low : len(masses) - high] if least else masses
+
+
+def join_rare(p: np.ndarray, q: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns two laws, outcomes below ``least`` under either joined to the likeliest one, and sums made one.
+
+    This is post-processing and reveals nothing more.
+    """
+    rare = (p < least) | (q < least)
+    for masses in (p, q):
+        masses[np.argmax(q)] += np.sum(masses[rare])
+        masses[rare] = 0.0
+    return p / np.sum(p), q / np.sum(q)

@@ -35,6 +35,7 @@ in them; values and their logarithms by 1e-9, as a law's theta would say; binomi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Self
@@ -42,7 +43,8 @@ from typing import ClassVar, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool
+from jax.scipy.special import ndtri
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.allocation import (
@@ -51,16 +53,21 @@ from jaxacct.mechanisms.allocation import (
     Grid,
     RatioLaw,
     add_laws,
+    contract_laws,
+    join_rare,
     law_of_one_term,
+    law_of_sum,
+    mean_of_terms,
+    normal_masses,
 )
 from jaxacct.mechanisms.by_profile import dominate
-from jaxacct.mechanisms.finite import FinitePair, surely_seen
+from jaxacct.mechanisms.finite import DiscretePair, FinitePair, surely_seen
 from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import Mechanism, NoisyMechanism, Relation, choose, counts_of, directions
-from jaxacct.mechanisms.normal import delta_above
+from jaxacct.mechanisms.normal import delta_above, lower_tail, normal_cells
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff, scale_error
-from jaxacct.numerics.precision import as_float64, is_concrete, leave_scope, within_scope
+from jaxacct.numerics.precision import as_float64, first_index, is_concrete, leave_scope, log_complement, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
 
 # ----------------------------------------------------------------------------------------------------
@@ -167,11 +174,25 @@ def _coins(s: Array, mu: Array, most: Array) -> Array:
 def _epsilons(s: Array, t: Array) -> Array:
     """Returns the epsilons of the profile: half of them evenly spaced, half dense at the scale of an even mean."""
     top = 0.5 / s**2 + FARTHEST / s
-    deviation = jnp.sqrt(jnp.expm1(jnp.minimum(1 / s**2, 40.0)) / t)
-    width = jnp.clip(deviation / 2, 1e-6, top)
+    width = jnp.clip(_deviation(s) / jnp.sqrt(t) / 2, 1e-6, top)
     dense = width * jnp.sinh(jnp.arcsinh(top / width) * jnp.linspace(0.0, 1.0, EPSILONS + 1)[:-1])
     even = top * (jnp.arange(EPSILONS) + 1) / EPSILONS
     return jnp.sort(jnp.concatenate([dense, even]))
+
+
+def _deviation(s: Array) -> Array:
+    """Returns about the standard deviation of a step's likelihood ratio."""
+    return jnp.sqrt(jnp.expm1(jnp.minimum(1 / s**2, 40.0)))
+
+
+def _grid(s: Array, low: Array, high: Array, terms: Array, points: int) -> Grid:
+    """Returns a grid for the mean of so many ratios, from the logarithms of the least and of the largest ratio.
+
+    Any width is sound, and any least value: the mean less so many deviations of it, or less than any mean.
+    """
+    least = jnp.log(jnp.maximum(1 - FARTHEST * jnp.sqrt((1 + _deviation(s) ** 2) / terms), 1e-300))
+    width = jnp.clip(1.5 * _deviation(s) / jnp.sqrt(terms), 1e-9, 1.0)
+    return Grid(jnp.maximum(low - jnp.log(terms), least), high, width, points)
 
 
 class _Binomial(NamedTuple):
@@ -223,7 +244,6 @@ def _mix_allocations(s: Array, epsilons: Array, gaussian: Array, law: _Binomial,
     Sizes above ``limit`` count as the largest one below it.
     """
     first, (low, high), infinite, _ = law_of_one_term(s, jnp.int32(1), POINTS, FARTHEST)
-    deviation = jnp.sqrt(jnp.expm1(jnp.minimum(1 / s**2, 40.0)))
     # Ratios are moved by more than values err, theta, which is at most 2 32 702 VALUE_ERROR.
     ratios = jnp.exp(epsilons)[:, None] * (1 - scale_error(SLACK))
 
@@ -245,13 +265,7 @@ def _mix_allocations(s: Array, epsilons: Array, gaussian: Array, law: _Binomial,
         halves = [jnp.where(is_whole, at, place - ALL_SIZES // 2) for at in (place // 2 + place % 2 - 1, place // 2)]
         parts = [jax.tree.map(lambda leaf, at=at: leaf[at % ALL_SIZES], laws) for at in halves]
         shares = [size(at) / terms for at in halves]
-        # Smaller values, which are hardly there, are spread to 0 and to this one: the logarithm of the least of all
-        # sums, or of the mean less so many deviations of it. Any value is sound, and any width.
-        spread = jnp.sqrt((1 + deviation**2) / terms)
-        least = jnp.log(jnp.maximum(1 - FARTHEST * spread, 1e-300))
-        width = jnp.clip(1.5 * deviation / jnp.sqrt(terms), 1e-9, 1.0)
-        grid = Grid(jnp.maximum(low - jnp.log(terms), least), high, width, POINTS)
-        found = add_laws(parts[0], shares[0], parts[1], shares[1], grid)
+        found = add_laws(parts[0], shares[0], parts[1], shares[1], _grid(s, low, high, terms, POINTS))
         laws = jax.tree.map(lambda leaf, new: leaf.at[place % ALL_SIZES].set(new), laws, found)
         removed = jnp.sum(found.masses * jnp.maximum(found.values - ratios, 0.0), axis=1)
         added = jnp.sum(found.masses * jnp.maximum(1 - ratios * found.values, 0.0), axis=1)
@@ -267,6 +281,143 @@ def _mix_allocations(s: Array, epsilons: Array, gaussian: Array, law: _Binomial,
     # size that is ALL_SIZES / 2 places before.
     _, _, mixed = jax.lax.while_loop(lambda carry: size(carry[0]) <= limit, step, start)
     return mixed * (1 + SLACK)
+
+
+# ----------------------------------------------------------------------------------------------------
+# One epoch from below: what the results of two neighbouring data sets tell, the example's contribution being u.
+#
+# 1. All others contribute -u: with 1 added to the results along u, and what the others of its own batch contribute,
+#    results are N(0), and that of z's batch is N(2) under P and N(1) under Q. Release the largest of them, in cells: it
+#    is below c with probability Phi((c - 2)/s) Phi(c/s)^(T - 1) under P, and Phi((c - 1)/s) Phi(c/s)^(T - 1) under Q.
+# 2. All others contribute 0: this is random allocation to T steps. Its likelihood ratio M_T is made smaller in convex
+#    order: cells of values are taken to their conditional means, in X and in every partial sum.
+# 3. As in 1, but released is a sum over steps of a rounded score, which adds up what all results tell.
+#
+# Under "replace" z contributes -u in Q, and so do all others: that is random allocation with half the noise, exactly.
+#
+# Where z is in one of the T steps with probability w only, and else in none, P and Q both are mixtures with the run R
+# without z: P = w P' + (1 - w) R, and so is the law of everything that is released. Such a mechanism releases the less,
+# the smaller w is: with v < w its laws are v/w times those of w, and 1 - v/w times R, and R tells nothing.
+#
+# *Remainders.* Let n = T b + r, 0 <= r < b. With a last batch of r all is as above with T + 1 steps: the others fill
+# every batch (in 2, uneven sizes are larger in convex order than even ones). Where r examples are left out, w is T b/n.
+# And whoever does not look at the last step of T + 1 has w >= T/(T + 1), and so has, looking at all, whoever has no
+# remainder. So T steps with w = T/(T + 1) serve all n. If an epoch ends after S steps, w is S/T, and S/(T + 1) serves
+# all n.
+#
+# Sources: for 1, Chua et al. (2024), "How private are DP-SGD implementations?"; for the others' best choice we know of
+# none: they may adapt, too.
+# ----------------------------------------------------------------------------------------------------
+
+OUTCOMES = 512
+"""Number of outcomes of a pair from below. Any value is sound."""
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class AttainedPair(DiscretePair):
+    """A mechanism of two laws on finitely many outcomes, known up to rounding: the fields of a :class:`.FinitePair`.
+
+    Attributes:
+        rounding (..., m): bounds on the relative errors of p and q.
+    """
+
+    rounding: Float[ArrayLike, "*batch m"]
+
+    vectors: ClassVar[tuple[str, ...]] = ("p", "q", "rounding")
+
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
+        return tuple(replace(pair, rounding=self.rounding) for pair in super().dominating_pairs(relation))
+
+
+@jax.jit
+def _largest_result(s: Array, t: Array, w: Array) -> AttainedPair:
+    """Returns the pair of the largest of t results, in cells."""
+    # Logarithm of the probability, of all below, from which the cells begin. Any value is sound, and any ends.
+    seldom = -30.0
+    low = ndtri(jnp.exp(seldom / t))
+    high = jnp.maximum(jnp.minimum(2 / s + FARTHEST, 1 / s + 36), low + 1)
+    ends = low + (high - low) * jnp.linspace(0.0, 1.0, OUTCOMES - 1)
+    shifted = ends[None] - jnp.array([2.0, 1.0, 0.0])[:, None] / s
+    tails = lower_tail(-jnp.abs(shifted))
+    logs = jnp.where(shifted < 0, jnp.log(tails), log_complement(tails))
+    # In P, in Q, and in the run without z; the first and the last cell have no other end.
+    logs = logs + (t - 1) * logs[2:]
+    edge = jnp.zeros((3, 1))
+    below = jnp.concatenate([edge, jnp.exp(logs), edge + 1], 1)
+    above = jnp.concatenate([edge + 1, -jnp.expm1(logs), edge], 1)
+    # A logarithm errs by so many units of itself: 8 (1 + z^2) of the tail, as many of z, and a few.
+    unit = 64 * roundoff() * (1 + jnp.max(shifted**2))
+    errors = unit * jnp.concatenate([edge, (1 - logs) * jnp.exp(logs), edge], 1), unit * above
+    by_below = jnp.concatenate([logs, edge], 1) < -0.5
+    masses = jnp.where(by_below, jnp.diff(below, axis=1), -jnp.diff(above, axis=1))
+    error = jnp.where(by_below, *(each[:, :-1] + each[:, 1:] for each in errors))
+    mixed, off = (w * each[:2] + (1 - w) * each[2:] for each in (masses, error))
+    return _join_unknown(*mixed, jnp.max(off / jnp.maximum(mixed, 1e-300), axis=0))
+
+
+@jax.jit
+def _contracted_allocation(s: Array, t: Array, w: Array) -> AttainedPair:
+    """Returns a pair of a smaller ratio, in convex order, than that of random allocation to t steps."""
+    ends = jnp.linspace(-FARTHEST, FARTHEST + 1 / s, OUTCOMES - 1)
+    ends = jnp.concatenate([jnp.full(1, -jnp.inf), ends, jnp.full(1, jnp.inf)])
+    (q, q_error), (p, p_error) = (normal_cells(ends, center, jnp.float64(1.0)) for center in (0 / s, 1 / s))
+    first = RatioLaw(p / q, q, jnp.max(q_error / q) + jnp.max(p_error / p) + 4 * roundoff())
+    logs = jnp.log(first.values)
+
+    def add(one: RatioLaw, count: Array, other: RatioLaw, weight: Array) -> RatioLaw:
+        total = (count + weight).astype(jnp.float64)
+        grid = _grid(s, logs[0], logs[-1], total, OUTCOMES)
+        return contract_laws(one, count / total, other, weight / total, grid)
+
+    law = mean_of_terms(first, t.astype(jnp.int32), add)
+    ratios = 1 - w + w * law.values
+    return _join_unknown(ratios * law.masses, law.masses, jnp.full(OUTCOMES, 2 * law.eta + 8 * roundoff()))
+
+
+def _join_unknown(p: Array, q: Array, rounding: Array) -> AttainedPair:
+    """Returns the pair of masses, outcomes that are hardly known joined to the likeliest one, and sums made one."""
+    # Relative error, and mass, from which an outcome is known. Any values are sound, within the range of float64.
+    known = (rounding < 1e-6) & (jnp.minimum(p, q) > 1e-290)
+    likeliest = jnp.arange(OUTCOMES) == first_index(q == jnp.max(q))
+    rounding = jnp.where(known, rounding, 0.0)
+
+    def join(masses: Array) -> tuple[Array, Array]:
+        joined = jnp.where(known, masses, 0.0) + jnp.where(likeliest, jnp.sum(jnp.where(known, 0.0, masses)), 0.0)
+        total = jnp.sum(joined)
+        return joined / total, jnp.abs(total - 1)
+
+    (p, p_off), (q, q_off) = join(p), join(q)
+    return AttainedPair(p, q, rounding + p_off + q_off + 4 * OUTCOMES * roundoff())
+
+
+def _summed_scores(s: float, t: int, w: float, rate: float) -> AttainedPair:
+    """Returns the pair of a sum over steps of a rounded score, on OUTCOMES groups of values of like loss."""
+    # Results that are told apart, levels of a score, and masses that are cut off. Any values are sound.
+    cells, levels, rare = 8000, min(128, int(2**13 / math.sqrt(t))), 1e-25
+    ends = np.linspace(-FARTHEST, 2 / s + FARTHEST, cells - 1)
+    middle = np.concatenate([ends[:1], (ends[1:] + ends[:-1]) / 2, ends[-1:]])
+    # A Poisson sample's loss, as if the example were in each step with probability ``rate``.
+    one, two = (np.logaddexp(np.log1p(-rate), np.log(rate) + (k * middle - k * k / (2 * s)) / s) for k in (1, 2))
+    score = two - one
+    level = np.minimum((score - np.min(score)) / np.ptp(score) * levels, levels - 1).astype(int)
+    absent, without, present = (np.bincount(level, normal_masses(ends - k / s), levels) for k in (0, 1, 2))
+    others = law_of_sum(absent, t - 1, rare)
+    p, q, neither = (np.convolve(others, masses) for masses in (present, without, absent))
+    p, q = join_rare(w * p + (1 - w) * neither, w * q + (1 - w) * neither, 1e-14)
+    held = p > 0
+    p, q = p[held], q[held]
+    loss = np.log(p / q)
+    # Groups of like loss: half of them of equal widths where the masses are, half of equal masses. Any are sound.
+    seen = loss[np.maximum(p, q) > 1e-12]
+    order = np.argsort(loss)
+    shares = np.searchsorted(np.cumsum((p + q)[order]) / 2, np.linspace(0, 1, OUTCOMES // 2))
+    edges = [np.linspace(seen.min(), seen.max(), OUTCOMES // 2 - 1), loss[order][np.minimum(shares, len(loss) - 1)]]
+    group = np.searchsorted(np.sort(np.concatenate(edges)), loss)
+    p, q = (np.bincount(group, masses, OUTCOMES) for masses in (p, q))
+    # Masses of cells are differences of tails, at most 1e3 of them, and those of sums products of t, of which 4 t
+    # times the rare mass is missing.
+    return AttainedPair(p, q, np.full(OUTCOMES, (t + 100) * 1e-12 + 4 * t * rare / 1e-14))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -346,6 +497,26 @@ class ShuffledGaussian(NoisyMechanism):
         s = self._noise(relation, -1.0)
         removes = [True, False]
         return tuple(map(leave_scope, shuffled_pairs(s, self.batches, removes)))
+
+    @within_scope
+    def attained(self, relation: Relation) -> tuple[tuple[Mechanism, ...], ...]:
+        """Returns the pairs of results of data sets, one case for all remainders where none is given."""
+        directions(self, relation)
+        s, t = self._noise(relation, 1.0), as_float64(self.batches)
+        total = t if self.remainder == "even" else t + 1
+        run = t if self.stop_after is None else as_float64(self.stop_after)
+        run = total if self.remainder == "small" and self.stop_after is None else run
+        s, run, w = jnp.broadcast_arrays(s, run, run / total * (1 - 2 * roundoff()))
+        valid = (s > 0) & (s < jnp.inf) & (t >= 1) & (t <= MOST_BATCHES) & (t == jnp.floor(t)) & (run <= total)
+        # More noise tells less, and no step at all nothing.
+        settled = jnp.where(valid, jnp.maximum(s, LEAST_NOISE), 1.0), jnp.where(valid, run, 1.0), jnp.where(valid, w, 0)
+        ways = [_contracted_allocation] if relation == "replace" else [_largest_result, _contracted_allocation]
+        found: list[Mechanism] = [leave_scope((jax.vmap(way) if s.ndim else way)(*settled)) for way in ways]
+        if relation != "replace" and is_concrete(settled) and not s.ndim and 1 < float(settled[1]) <= 2**14:
+            # Rates of the samples whose losses are summed, over 1/t. Any are sound.
+            rates = {min(rate / float(run), 0.5) for rate in (1, 5, 20)}
+            found += [_summed_scores(float(settled[0]), int(run), float(settled[2]), r) for r in sorted(rates)]
+        return (tuple(found),)
 
     def _noise(self, relation: Relation, side: float) -> Array:
         """Returns the noise multiplier of one epoch, rounded down where ``side`` is -1, and up where it is 1."""
