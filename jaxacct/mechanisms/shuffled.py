@@ -53,11 +53,10 @@ from jaxacct.mechanisms.allocation import (
     Grid,
     RatioLaw,
     add_laws,
-    contract_laws,
+    average,
     join_rare,
     law_of_one_term,
     law_of_sum,
-    mean_of_terms,
     normal_masses,
 )
 from jaxacct.mechanisms.by_profile import dominate
@@ -243,7 +242,7 @@ def _mix_allocations(s: Array, epsilons: Array, gaussian: Array, law: _Binomial,
 
     Sizes above ``limit`` count as the largest one below it.
     """
-    first, (low, high), infinite, _ = law_of_one_term(s, jnp.int32(1), POINTS, FARTHEST)
+    first, (low, high), infinite, _ = law_of_one_term(s, jnp.int32(1), POINTS, far=FARTHEST)
     # Ratios are moved by more than values err, theta, which is at most 2 32 702 VALUE_ERROR.
     ratios = jnp.exp(epsilons)[:, None] * (1 - scale_error(SLACK))
 
@@ -358,21 +357,15 @@ def _largest_result(s: Array, t: Array, w: Array) -> AttainedPair:
 
 @jax.jit
 def _contracted_allocation(s: Array, t: Array, w: Array) -> AttainedPair:
-    """Returns a pair of a smaller ratio, in convex order, than that of random allocation to t steps."""
-    ends = jnp.linspace(-FARTHEST, FARTHEST + 1 / s, OUTCOMES - 1)
-    ends = jnp.concatenate([jnp.full(1, -jnp.inf), ends, jnp.full(1, jnp.inf)])
-    (q, q_error), (p, p_error) = (normal_cells(ends, center, jnp.float64(1.0)) for center in (0 / s, 1 / s))
-    first = RatioLaw(p / q, q, jnp.max(q_error / q) + jnp.max(p_error / p) + 4 * roundoff())
-    logs = jnp.log(first.values)
+    """Returns a pair of a smaller ratio, in convex order, than that of random allocation to t steps.
 
-    def add(one: RatioLaw, count: Array, other: RatioLaw, weight: Array) -> RatioLaw:
-        total = (count + weight).astype(jnp.float64)
-        grid = _grid(s, logs[0], logs[-1], total, OUTCOMES)
-        return contract_laws(one, count / total, other, weight / total, grid)
-
-    law = mean_of_terms(first, t.astype(jnp.int32), add)
+    Masses of Q are right to eta, and the ratios to the sum of 2 eta of every law that is made: 8 eta of the last.
+    """
+    terms = t.astype(jnp.int32)
+    first, ends, _, _ = law_of_one_term(s, terms, OUTCOMES, contracts=True)
+    law = average(first, terms, ends, _deviation(s), OUTCOMES, contracts=True)
     ratios = 1 - w + w * law.values
-    return _join_unknown(ratios * law.masses, law.masses, jnp.full(OUTCOMES, 2 * law.eta + 8 * roundoff()))
+    return _join_unknown(ratios * law.masses, law.masses, jnp.full(OUTCOMES, 10 * law.eta))
 
 
 def _join_unknown(p: Array, q: Array, rounding: Array) -> AttainedPair:
