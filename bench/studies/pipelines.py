@@ -1,9 +1,9 @@
-"""Shuffled batches as pipelines run them: ``python -m bench.studies.pipelines`` prints the tables of docs/pipelines.md.
+"""Shuffled batches as pipelines run them: ``python -m bench.studies.pipelines``.
 
-Ten pipelines: what was claimed of them as Poisson samples, the bracket of what ran, the verdict, and the seconds that it
-takes in a process that has its programs. With ``--loaders`` the orders of the loaders that are installed (PyTorch,
-Accelerate, Hugging Face's datasets, Keras, Grain): whether an epoch repeats the one before, whether another process
-repeats it, whether places are uniform, and which seeds share an order.
+The table of docs/pipelines.md: what was claimed of ten pipelines as Poisson samples, the bracket of what ran, the
+verdict, and the seconds that it takes in a process that has its programs. With ``--loaders`` the orders of the loaders
+that are installed (PyTorch, Accelerate, Hugging Face's datasets, Keras, Grain): whether an epoch repeats the one
+before, whether another run or process repeats it, whether examples come twice, and where the last one may come.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ LOADERS = {
 def orders(package: str) -> None:
     """Prints the first orders of each way of a loader, and how the place of the last example is spread."""
     for name, draw in LOADERS[package]():
-        first, second = draw()
+        first = draw()[0]
         twice = f", {len(first) - len(set(first))} examples twice" if len(first) > len(set(first)) else ""
         found = [draw() for _ in range(300 if package != "grain" else 1)]
         fresh = "afresh" if any(a != b for a, b in found) else "one order"

@@ -626,7 +626,7 @@ def judge_history(
     >>> verdict.status.value, f"{verdict.truth[0]:.2f}"  # Poisson samples: 0.49
     ('REFUTED', '4.57')
     """
-    return _judge(parts_of_history(history), batches, delta, relation)
+    return _verdict_on(parts_of_history(history), batches, delta, relation)
 
 
 def judge_dp_event(event: object, batches: ShuffledBatches, delta: float, relation: Relation = "zero_out") -> Verdict:
@@ -641,10 +641,10 @@ def judge_dp_event(event: object, batches: ShuffledBatches, delta: float, relati
     >>> judge_dp_event(SelfComposedDpEvent(), ShuffledBatches(60_000, 64), delta=1e-5).status.value
     'REFUTED'
     """
-    return _judge(parts_of(event), batches, delta, relation)
+    return _verdict_on(parts_of(event), batches, delta, relation)
 
 
-def _judge(parts: Parts, batches: ShuffledBatches, delta: float, relation: Relation) -> Verdict:
+def _verdict_on(parts: Parts, batches: ShuffledBatches, delta: float, relation: Relation) -> Verdict:
     """Returns the verdict on the epsilon of parts that were accounted as Poisson samples."""
     noise, steps = shuffled_run(parts, batches)
     claimed = upper_end(certified.epsilon(*join_parts(parts), delta))

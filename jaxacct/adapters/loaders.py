@@ -24,7 +24,7 @@ RELATIONS: tuple[Relation, ...] = ("zero_out", "replace")
 @takes_python_values
 @dataclass(frozen=True)
 class ShuffledBatches:
-    """How a loader drew the batches of a run: in every epoch the data in some order, cut into batches.
+    """The batches of a loader that shuffles: in every epoch the data in some order, cut into batches.
 
     Attributes:
         examples: number of examples.
@@ -33,8 +33,8 @@ class ShuffledBatches:
             epoch is smaller.
         reshuffles: whether each epoch has an order of its own; False for one order in all epochs, as of data that were
             shuffled once, of a cache behind the shuffling, or of a sampler whose epoch is never set.
-        is_padded: whether examples come twice in an epoch to fill the last batch or the last process, as by PyTorch's
-            ``DistributedSampler`` and Accelerate's ``even_batches``.
+        is_padded: whether examples come twice in an epoch to fill the last batch or the last process, as PyTorch's
+            distributed sampler and Accelerate's even batches do by default.
         seed: the seed of the orders where anybody knows it: a loader's default, one that was written down, one that is
             tried out. None stands for an order that is uniformly random and secret.
 

@@ -230,7 +230,7 @@ def _phi(x: acb) -> acb:
 # T batches of one epoch, z the example that differs. Let all others contribute -u, and z contribute u under P, nothing
 # under Q. The number of others in a batch is known, so a batch's sum along u may be raised by its size: it then is
 # y ~ N(2, s^2) under P, and N(1, s^2) under Q, in the batch of z, and N(0, s^2) in all others, wherever z is. The event
-# that some batch's y is at least c has the probabilities
+# that some batch's y is at least c (Chua et al. (2024), "How private are DP-SGD implementations?") has
 #
 #     P_c = 1 - Phi((c - 2)/s) Phi(c/s)^(T-1),   Q_c = 1 - Phi((c - 1)/s) Phi(c/s)^(T-1).
 #
@@ -301,8 +301,8 @@ def _best_cut(noise: float, batches: int, chance: float, count: int, replaces: b
         return float(np.sum(np.maximum(np.exp(logs[0]) - np.exp(np.minimum(logs[1] + epsilon, 700.0)), 0.0)))
 
     low, high = -3 * noise, 2 + 9 * noise
-    # Three grids, each on the two cells around the best cut of the one before.
-    for _ in range(3):
+    # Four grids, each on the two cells around the best cut of the one before.
+    for _ in range(4):
         cuts = np.linspace(low, high, 33)
         best = int(np.argmax([delta(cut) for cut in cuts]))
         low, high = cuts[max(best - 1, 0)], cuts[min(best + 1, 32)]
