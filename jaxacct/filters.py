@@ -7,6 +7,17 @@ leaves are float32; a budget or delta that is traced and out of range grants not
 :class:`MenuFilter` are whole numbers: it knows the worst adaptive use of a finite menu, and charges for it nearly what
 a plan costs.
 
+*Interactive mechanisms, side by side.* Haney et al. (2023) prove that every valid filter and every valid odometer of
+mechanisms that answer once is valid for the concurrent composition of interactive ones, where privacy loss is measured
+by (epsilon, delta)-DP, by f-DP, or by Rényi DP of a fixed order. So an :class:`.AboveThreshold` that was spent before
+its first question may answer the rest between other releases, some of them spent later. Of the filters here these are
+:class:`ApproximateDPFilter`, :class:`GDPFilter` and :class:`MenuFilter`, and :class:`RenyiFilter`, order by order;
+about concentrated DP their theorems say nothing.
+
+*Tradeoff curves.* A filter that composes the curves of what was released and stops where they cross that of the budget
+is not valid ("f-Differential Privacy Filters: Validity and Approximate Solutions" (2026), arXiv:2602.06756, by its
+abstract). :class:`MenuFilter` composes no such path: its budget is that of the worst adaptive use of a finite menu.
+
 In reading order, each with its proof before it:
 
 - :class:`AdditiveFilter`: the base of the filters that add up one number, and a failure probability.

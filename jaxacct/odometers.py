@@ -3,6 +3,8 @@
 A filter promises a budget fixed in advance. An odometer can be read: training may stop because a model is good enough,
 and the reading at that moment holds, for mechanisms chosen adaptively, too. The price is a somewhat larger bound. Each
 odometer is a pytree: ``counted, new = odometer.spend(mechanism, steps)``, inside ``jit``, ``vmap`` and ``lax.scan``.
+Odometers of mechanisms that answer once hold for interactive mechanisms side by side (Haney et al. (2023), as
+:mod:`jaxacct.filters` says), where loss is measured by (epsilon, delta)-DP, f-DP or Rényi DP of a fixed order.
 
 In reading order, each kind with its proofs before it:
 

@@ -95,7 +95,9 @@ class ExactAccountant(_Accountant):
 
     Formal guarantee: the number reported is an upper bound, rounding included, for the events as dp_accounting
     documents them, composed adaptively, under the relation (:func:`jaxacct.adapters.from_dp_event`). Where an event is
-    known by its Rényi curve alone the bound is that of :class:`RenyiAccountant`.
+    known by its Rényi curve alone the bound is that of :class:`RenyiAccountant`. No event stands for shuffled batches:
+    :func:`jaxacct.adapters.judge_dp_event` of the accountant's ``ledger`` says whether a number for Poisson samples
+    holds for them.
 
     Raises ``UnsupportedEventError`` for an event that has no counterpart, and ValueError for a field out of range.
 

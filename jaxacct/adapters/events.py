@@ -9,7 +9,8 @@ In reading order:
 - :class:`EventPart` to :func:`join_parts`: counts of mechanisms, and the mechanisms and steps that they become.
 - :func:`from_dp_event`: an event of dp_accounting as mechanisms and steps.
 - :func:`parts_of` to :data:`CONVERSIONS`: the conversion of each kind of event.
-- :func:`from_history`, :func:`checkpoint_history`: runs of Opacus.
+- :func:`from_history`, :func:`checkpoint_history`: runs of Opacus; :func:`judge_history` to :func:`shuffled_run`:
+  records of runs whose loader shuffled.
 - :func:`compute_dp_sgd_privacy`, :func:`flower_privacy`: bounds for a run of TensorFlow Privacy, or of Flower.
 """
 
@@ -32,7 +33,8 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import certified, validation
-from jaxacct.bounds import Bounds
+from jaxacct.adapters.loaders import ShuffledBatches
+from jaxacct.bounds import Bounds, Verdict
 from jaxacct.display import round_up
 from jaxacct.mechanisms import (
     ApproximateDP,
@@ -580,7 +582,8 @@ def from_history(history: Iterable[tuple[float, float, int]]) -> tuple[tuple[Mec
             result of :func:`checkpoint_history`.
 
     Formal guarantee: an upper bound of an accountant on the result holds for the run if its loader drew Poisson
-    samples, as Opacus does unless ``poisson_sampling=False``, under "add_or_remove".
+    samples, as Opacus does unless ``poisson_sampling=False``, under "add_or_remove". For a loader that shuffled see
+    :func:`judge_history`.
 
     Raises ValueError or TypeError where a number is out of range.
 
@@ -589,6 +592,11 @@ def from_history(history: Iterable[tuple[float, float, int]]) -> tuple[tuple[Mec
     >>> f"{ja.epsilon(mechanisms, steps, delta=1e-5).upper:.4f}"
     '1.5506'
     """
+    return join_parts(parts_of_history(history))
+
+
+def parts_of_history(history: Iterable[tuple[float, float, int]]) -> Parts:
+    """Returns the counts of mechanisms that a history of Opacus describes, as :func:`parts_of` of an event."""
     parts: Parts = {}
     # Entries of equal settings become one, with the sum of their counts.
     for noise_multiplier, rate, count in history:
@@ -596,7 +604,73 @@ def from_history(history: Iterable[tuple[float, float, int]]) -> tuple[tuple[Mec
         PoissonSubsampledGaussian(noise_multiplier, rate)  # raises where a field is out of range
         part = EventPart(PoissonSubsampledGaussian, (float(noise_multiplier), float(rate)))
         parts[part] = parts.get(part, 0) + count
-    return join_parts(parts)
+    return parts
+
+
+def judge_history(
+    history: Iterable[tuple[float, float, int]], batches: ShuffledBatches, delta: float, relation: Relation = "zero_out"
+) -> Verdict:
+    """Returns whether the epsilon holds that Poisson samples would have cost, for a run whose loader shuffled.
+
+    Args:
+        history: as for :func:`from_history`, of a ``PrivacyEngine`` with ``poisson_sampling=False``.
+        batches: what the loader did.
+        delta: at which epsilon is claimed.
+        relation: "zero_out" or "replace".
+
+    Formal guarantee: that of :meth:`.ShuffledBatches.judge`.
+
+    Raises ValueError where the history is no run of these batches with one noise multiplier.
+
+    >>> verdict = judge_history([(1.0, 1 / 938, 9380)], ShuffledBatches(examples=60_000, batch_size=64), delta=1e-5)
+    >>> verdict.status.value, f"{verdict.truth[0]:.2f}"  # Poisson samples: 0.49
+    ('REFUTED', '4.57')
+    """
+    return _verdict_on(parts_of_history(history), batches, delta, relation)
+
+
+def judge_dp_event(event: object, batches: ShuffledBatches, delta: float, relation: Relation = "zero_out") -> Verdict:
+    """Returns :func:`judge_history` of an event of ``dp_accounting``: Gaussian noise on Poisson samples, many times.
+
+    >>> class GaussianDpEvent:
+    ...     noise_multiplier = 1.0
+    >>> class PoissonSampledDpEvent:
+    ...     sampling_probability, event = 64 / 60_000, GaussianDpEvent()
+    >>> class SelfComposedDpEvent:
+    ...     event, count = PoissonSampledDpEvent(), 9380
+    >>> judge_dp_event(SelfComposedDpEvent(), ShuffledBatches(60_000, 64), delta=1e-5).status.value
+    'REFUTED'
+    """
+    return _verdict_on(parts_of(event), batches, delta, relation)
+
+
+def _verdict_on(parts: Parts, batches: ShuffledBatches, delta: float, relation: Relation) -> Verdict:
+    """Returns the verdict on the epsilon of parts that were accounted as Poisson samples."""
+    noise, steps = shuffled_run(parts, batches)
+    claimed = upper_end(certified.epsilon(*join_parts(parts), delta))
+    return batches.judge(noise, steps, claimed, delta, relation)
+
+
+def shuffled_run(parts: Parts, batches: ShuffledBatches) -> tuple[float, int]:
+    """Returns the noise multiplier and the steps of a run that was recorded as Poisson samples, and was not.
+
+    Raises ValueError where that is no run of these batches.
+    """
+    kinds = {part.kind for part in parts}
+    if len(parts) != 1 or kinds != {PoissonSubsampledGaussian}:
+        raise ValueError(
+            f"the record has {len(parts)} kinds of steps ({', '.join(sorted(kind.__name__ for kind in kinds))}): of "
+            "shuffled batches only Gaussian noise of one multiplier is known, recorded with one sampling rate."
+        )
+    ((part, steps),) = parts.items()
+    noise, rate = part.fields
+    # Opacus records one over the number of batches, others the size of a batch over the number of examples.
+    if not abs(1 / max(rate, 1e-300) - batches.examples / batches.batch_size) <= 1:
+        raise ValueError(
+            f"the record's sampling rate {rate:.6g} is that of {1 / rate:.6g} batches an epoch, and not of "
+            f"{batches.examples} examples in batches of {batches.batch_size}: give those of the run."
+        )
+    return noise, steps
 
 
 def checkpoint_history(path: str | os.PathLike[str]) -> list[tuple[float, float, int]]:
@@ -668,8 +742,8 @@ def compute_dp_sgd_privacy(n: int, batch_size: int, noise_multiplier: float, epo
         delta: failure probability in (0, 1).
 
     Formal guarantee: that of :func:`jaxacct.epsilon`, for batches by Poisson's law at the rate batch_size / n under
-    "add_or_remove", and for clipping by example. Where data was shuffled, or microbatches hold several examples, what
-    ran is another mechanism.
+    "add_or_remove", and for clipping by example. Where data was shuffled (:meth:`.ShuffledBatches.judge`), or
+    microbatches hold several examples, what ran is another mechanism.
 
     Raises ValueError or TypeError where an argument is out of range.
 

@@ -2,6 +2,9 @@
 
 Importing this module registers the accountants: ``PrivacyEngine(accountant="jaxacct")``. The functions that read a
 history or checkpoint after a run are those of :mod:`.events`, which need neither Opacus nor torch.
+
+An accountant is told the noise and the rate of each step, and not how the loader drew: with ``poisson_sampling=False``
+its epsilon is that of another run. :func:`judge_history` says whether it holds all the same.
 """
 
 from __future__ import annotations
@@ -10,14 +13,22 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxacct import certified, rdp
-from jaxacct.adapters.events import checkpoint_history, from_history, stand_in, upper_end
+from jaxacct.adapters.events import checkpoint_history, from_history, judge_history, stand_in, upper_end
+from jaxacct.adapters.loaders import ShuffledBatches
 
 try:
     from opacus.accountants import IAccountant, register_accountant
 except ImportError:
     IAccountant, register_accountant = stand_in("opacus", __name__), None
 
-__all__ = ["OpacusExactAccountant", "OpacusRenyiAccountant", "checkpoint_history", "from_history"]
+__all__ = [
+    "OpacusExactAccountant",
+    "OpacusRenyiAccountant",
+    "ShuffledBatches",
+    "checkpoint_history",
+    "from_history",
+    "judge_history",
+]
 
 
 class _OpacusAccountant(IAccountant):

@@ -29,6 +29,8 @@ import numpy as np
 
 import jaxacct
 from jaxacct import json_files, saddlepoint
+from jaxacct.adapters.loaders import rule
+from jaxacct.bounds import Ruling, enclose
 from jaxacct.certificates.specs import ANY, IntegerNoise, Release, Spec, all_of, parsed, sampling_of, unit_of
 from jaxacct.display import round_up, rounded_up
 from jaxacct.mechanisms import AboveThreshold, DiscreteGaussianVector, GaussianAboveThreshold, RepeatAndSelect
@@ -62,7 +64,8 @@ def certify(source: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: no valid spec, one not fixed before the run, one that samples otherwise than it is accounted, or one
-            without a known finite bound; a bracket that the referee refutes.
+            without a known finite bound; a bracket that the referee refutes; an epsilon that is ``claimed`` and is
+            REFUTED or UNDECIDED, with both bounds.
         ModuleNotFoundError: python-flint is missing.
 
     Source: Kairouz, Oh and Viswanath (2015), "The composition theorem for differential privacy", Theorem 2.1, for the
@@ -74,6 +77,7 @@ def certify(source: dict[str, Any]) -> dict[str, Any]:
     """
     importlib.import_module("jaxacct.verify")  # from an extra: a missing package is reported before the long work
     spec, made = parsed(source), derive(source)
+    _check_claimed(spec, made)
     verdict = ask_referee(spec, made["bracket"])
     if verdict["status"] == "REFUTED":
         raise ValueError(
@@ -85,6 +89,24 @@ def certify(source: dict[str, Any]) -> dict[str, Any]:
     hashes = {"spec": digest(source), "code": code_digest(), "files": {}}
     about = {"schema": SCHEMA, "made": now, "verdict": verdict, "versions": versions, "sha256": hashes}
     return add_words(about | made)
+
+
+def _check_claimed(spec: Spec, made: dict[str, Any]) -> None:
+    """Raises ValueError unless an epsilon that is claimed follows from the upper bound."""
+    if spec.claimed is None or spec.delta is None:
+        return
+    if spec.distance:
+        raise ValueError(f"claimed = {spec.claimed}: of noise in integers, or cut batches, {made['claim']} is proved.")
+    bracket = enclose(made["bracket"]["lower"], made["bracket"]["upper"], True)
+    verdict = rule(spec.mechanisms, bracket, spec.claimed, spec.delta, spec.relation)
+    if verdict.status == Ruling.PROVED:
+        return
+    from jaxacct import verify  # of an extra
+
+    ends = None, spec.claimed
+    also = verify.epsilon(spec.mechanisms, spec.steps, spec.delta, ends, relation=spec.relation).status
+    said = " The referee refutes it, too." if also == verdict.status == Ruling.REFUTED else ""
+    raise ValueError(f"no certificate: the claim is {verdict.status}: {verdict.reason}.{said}")
 
 
 def add_words(made: dict[str, Any]) -> dict[str, Any]:
@@ -316,6 +338,17 @@ ASSUMED = {
         "In every epoch each record is put into the stated number of its batches at random, independently.",
         "Batches were shuffled to equal sizes or taken in order, or who was in them was seen.",
     ),
+    "shuffled": (
+        "In every epoch, or for as many as are stated, the records are in one order, uniformly random and secret, and "
+        "each is in one batch.",
+        "Who knows the seed, or tries out the few that there are (0, 42, all of 32 bits), knows the order; indices, or "
+        "losses of single steps, were shown; records came twice in an epoch; or the order was not uniform, as that of "
+        "a buffer or of shards.",
+    ),
+    "known_order": (
+        "In every epoch each record is in as many batches as runs are counted for one; nothing rests on the order.",
+        "A record came more often, or what it is decided its place.",
+    ),
     "search": (
         "How many runs a search made was drawn from the stated law, whatever data and results were; the best alone was "
         "released, and not how many there were.",
@@ -409,7 +442,8 @@ def _assume_spec(spec: Spec, by_report: str) -> Iterator[tuple[str, str, str]]:
 def _assume_release(release: Release, by_program: str) -> Iterator[tuple[str, str, str]]:
     """Yields what a release's mechanism adds, and each within it: the assumption of its sampling or its kind."""
     for mechanism in all_of(release.mechanism):
-        if (sampling := sampling_of(mechanism)) in ASSUMED:
+        sampling = release.sampling if mechanism is release.mechanism else sampling_of(mechanism)
+        if sampling in ASSUMED:
             yield _assume(sampling, release.said_by)
         if isinstance(mechanism, RepeatAndSelect):
             yield _assume("search", "nobody")

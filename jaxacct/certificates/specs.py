@@ -2,10 +2,13 @@
 
 A spec is an object with these keys: ``parts``; ``delta`` or ``epsilon``, at which the other is asked; ``relation``;
 ``unit``, whose data one record is, and ``group``, the number of records that change together; ``fixed``, who fixed the
-settings and when, false where they followed from results. Each part is a mechanism (``type``, fields, ``count`` or
-``epochs``, ``sampling``), or a record of a run in another format: ``report``, of this library's trainer; ``opacus``, a
-history or checkpoint; ``dp_event``, with the names of dp_accounting's classes and fields. A file with one such record
-is a spec of one part.
+settings and when, false where they followed from results; ``claimed``, an epsilon at ``delta`` that somebody claims.
+Each part is a mechanism (``type``, fields, ``count`` or ``epochs``, ``sampling``), or a record of a run in another
+format: ``report``, of this library's trainer; ``opacus``, a history or checkpoint; ``dp_event``, with the names of
+dp_accounting's classes and fields. A file with one such record is a spec of one part.
+
+Batches that were shuffled say ``sampling = "shuffled"`` and the fields of :class:`.ShuffledBatches`, with Gaussian
+noise or beside a record of Poisson samples: what is composed then is what ran.
 
 A reading refuses what it does not understand, key by key: a certificate rests on every word of its spec.
 
@@ -23,6 +26,7 @@ import difflib
 import functools
 import importlib
 import importlib.util
+import math
 import pathlib
 import sys
 import tomllib
@@ -36,7 +40,8 @@ import numpy as np
 
 from jaxacct import display, json_files, validation
 from jaxacct.adapters import from_dp_event
-from jaxacct.adapters.events import checkpoint_history, from_history
+from jaxacct.adapters.events import checkpoint_history, from_history, parts_of, parts_of_history, shuffled_run
+from jaxacct.adapters.loaders import ShuffledBatches, check_shuffled
 from jaxacct.mechanisms import DIRECTIONS, DiscreteGaussianVector, Mechanism, Relation, group
 from jaxacct.mechanisms.by_curve import OfOthers
 from jaxacct.mechanisms.records import kind_of, mechanism_of, record_of
@@ -47,7 +52,7 @@ READERS = ("report", "opacus", "dp_event")
 """Keys of the parts that are records of a run in another format."""
 
 SAMPLINGS = {"Poisson": "poisson", "WithoutReplacement": "without_replacement", "WithReplacement": "with_replacement",
-         "RandomAllocation": "random_allocation", "": "none"}  # fmt: skip
+         "RandomAllocation": "random_allocation", "ShuffledGaussian": "shuffled", "": "none"}  # fmt: skip
 """Ways of sampling, by a part of the mechanism's class name; the first that occurs in the name counts."""
 
 
@@ -57,7 +62,8 @@ class Release(NamedTuple):
     Attributes:
         mechanism: the mechanism that runs, for single records.
         count: the number of runs; an array for a sequence of mechanisms.
-        sampling: the way its samples are drawn: "none", "poisson", "without_replacement", ...
+        sampling: the way its samples are drawn: "none", "poisson", "without_replacement", ...; "known_order" of batches
+            that are cut from an order that somebody may know.
         said_by: the source of the statement on sampling, in words.
     """
 
@@ -116,7 +122,8 @@ def part_of(text: str) -> dict[str, Any]:
             raise ValueError(f"mechanism {text!r}: {field!r} is no field: give NAME:FIELD=VALUE,..., laplace:scale=2.")
         if key.replace("-", "_") in record:
             raise ValueError(f"mechanism {text!r} says {key} twice: leave one out.")
-        record[key.replace("-", "_")] = value if key in ("sampling", "noise") else number_of(value, key)
+        is_word = key in ("sampling", "noise", "remainder") or value in ("true", "false")
+        record[key.replace("-", "_")] = value if is_word else number_of(value, key)
     return record
 
 
@@ -126,13 +133,8 @@ def part(record: Any, where: str) -> Part:
         if not isinstance(record, dict):
             raise ValueError(f"{record!r} is no part: give an object with a type, or a {', '.join(READERS)}.")
         reader, sampling = next((name for name in READERS if name in record), None), record.get("sampling")
-        if sampling == "shuffled":
-            raise ValueError(
-                "sampling = 'shuffled': no certificate: shuffled batches are no Poisson samples. In every epoch each "
-                "record is in exactly one batch, and the epsilon of Poisson samples can be far below that of such a "
-                "run (Chua et al. 2024). Draw Poisson samples; or give what holds without, type = 'Gaussian', count = "
-                "the epochs, relation = 'zero_out'." + (" (poisson_sampling=False)" if reader == "opacus" else "")
-            )
+        if sampling == "shuffled" and reader != "report":
+            return Part(_shuffled_releases(record, reader))
         if reader is None:
             return Part([_release(record)])
         known = {reader, "sampling"} if (reader, sampling) == ("opacus", "poisson") else {reader}
@@ -195,6 +197,53 @@ def _release(record: dict[str, Any]) -> Release:
         raise ValueError(f"sampling = {sampling!r}, but {name} is of {sampling_of(mechanism)}: give what was done.")
     runs = _run_count(1.0 if count is None else number_of(count, "count"))
     return Release(mechanism, runs, sampling_of(mechanism), said_by)
+
+
+SHUFFLED = tuple(field.name for field in dataclasses.fields(ShuffledBatches))
+"""Keys that say how a loader shuffled."""
+
+
+def _shuffled_releases(record: dict[str, Any], reader: str | None) -> list[Release]:
+    """Returns the releases of a part whose batches were shuffled: Gaussian noise, or a record of Poisson samples."""
+    keys = {reader} if reader else {"type", "noise_multiplier", "epochs", "count"}
+    unknown = record.keys() - keys - {"sampling", *SHUFFLED}
+    is_gaussian = reader or kind_of(record.get("type")).__name__ == "Gaussian"
+    if unknown or not is_gaussian or not {"examples", "batch_size"} <= record.keys():
+        raise ValueError(
+            "sampling = 'shuffled': no certificate: shuffled batches are no Poisson samples, whose epsilon can be far "
+            "below that of such a run. Give what ran: examples and batch_size, where it applies drop_last, "
+            "reshuffles, is_padded, and seed if anybody knows it, beside "
+            + (f"{reader} (of Opacus, poisson_sampling=False)" if reader else "type = 'Gaussian', noise_multiplier, ")
+            + ("" if reader else "epochs or count")
+            + f"; relation = 'zero_out'. {'No key ' + min(unknown) + '.' if unknown else ''}"
+        )
+    batches = ShuffledBatches(**{key: _flag_or_whole(record[key], key) for key in SHUFFLED if key in record})
+    if reader:
+        runs = parts_of_history(_history(record[reader])) if reader == "opacus" else _of_event(record[reader], parts_of)
+        noise, steps = shuffled_run(runs, batches)
+    else:
+        noise, steps = _noise_and_steps(record, batches.steps_per_epoch)
+    sampling = "shuffled" if batches.seed is None else "known_order"
+    return [
+        Release(mechanism, count, sampling, "the spec, sampling = 'shuffled'")
+        for mechanism, count in zip(*batches.compose(noise, steps), strict=True)
+    ]
+
+
+def _noise_and_steps(record: dict[str, Any], steps_per_epoch: int) -> tuple[float, int]:
+    """Returns the noise multiplier of a part, and the steps that it says, or that its epochs are."""
+    noise, count, epochs = (number_of(record.get(key), key) for key in ("noise_multiplier", "count", "epochs"))
+    if noise is None or (count is None) == (epochs is None):
+        raise ValueError("noise_multiplier, and one of epochs and count (the steps of all epochs): give these.")
+    return noise, _run_count(math.ceil(Fraction(epochs) * steps_per_epoch) if epochs is not None else count)
+
+
+def _flag_or_whole(value: Any, key: str) -> Any:
+    """Returns a value of :class:`.ShuffledBatches`: a truth value, or a whole number."""
+    if isinstance(value, bool) or str(value).casefold() in ("true", "false"):
+        return str(value).casefold() == "true"
+    number = number_of(value, key)
+    return int(number) if number is not None and number.is_integer() else number
 
 
 def _rate_of(fields: dict[str, Any]) -> float | None:
@@ -285,10 +334,10 @@ def _name_objects(value: Any, events: list[_Event]) -> Any:
     return value
 
 
-def _of_event(value: Any) -> tuple[Any, Any]:
+def _of_event(value: Any, convert: Callable[[object], Any] = from_dp_event) -> Any:
     """Returns the mechanisms and counts of an event in JSON; raises ValueError where a field was not read."""
     events: list[_Event] = []
-    runs = from_dp_event(_name_objects(value, events))
+    runs = convert(_name_objects(value, events))
     for event in events:
         if event._unread:
             raise ValueError(f"dp_event: {event} has no field {min(event._unread)!r}: give those of dp_accounting.")
@@ -432,6 +481,7 @@ class Spec:
         epsilon: the epsilon at which delta is asked, or None; one of the two at most.
         cut_probability: bound on the probability that the run was not the composition, as batches were cut at capacity.
         noises: what was drawn in integers.
+        claimed: an epsilon at ``delta`` that somebody claims, or None.
 
     >>> spec = parsed({"parts": [{"type": "laplace", "scale": 2.0, "count": 10}], "delta": 1e-5})
     >>> spec.mechanisms, spec.steps
@@ -446,6 +496,7 @@ class Spec:
     epsilon: float | None
     cut_probability: float
     noises: tuple[IntegerNoise, ...] = ()
+    claimed: float | None = None
 
     @property
     def distance(self) -> Fraction:
@@ -478,7 +529,7 @@ def parsed(source: dict[str, Any]) -> Spec:
 def _parse(source: dict[str, Any]) -> Spec:
     """Returns :func:`parsed`, with TypeError for values of a wrong type."""
     # No word of a spec is passed over: the first unknown key is refused.
-    keys = ("parts", "delta", "epsilon", "relation", "unit", "group", "fixed")
+    keys = ("parts", "delta", "epsilon", "relation", "unit", "group", "fixed", "claimed")
     for key in (key for key in source if key not in keys):
         close = difflib.get_close_matches(key, keys, 1)
         raise ValueError(f"key {key!r}: {f'did you mean {close[0]}?' if close else 'give ' + ', '.join(keys)}")
@@ -504,7 +555,12 @@ def _parse(source: dict[str, Any]) -> Spec:
     delta, epsilon = _question_of(source, parts)
     cut = display.round_up(sum((Fraction(one.cut_probability) for one in parts), Fraction(0)))
     noises = tuple(one.noise for one in parts if one.noise is not None)
-    return Spec(source, _combine_releases(parts, relation), relation, size, delta, epsilon, cut, noises)
+    claimed = number_of(source.get("claimed"), "claimed")
+    if claimed is not None:
+        validation.check_epsilon(claimed, "claimed")
+        if delta is None:
+            raise ValueError(f"claimed = {claimed} is an epsilon: give the delta that it was claimed at.")
+    return Spec(source, _combine_releases(parts, relation), relation, size, delta, epsilon, cut, noises, claimed)
 
 
 def _check_line(words: Any, key: str) -> None:
@@ -538,8 +594,11 @@ def _combine_releases(parts: list[Part], relation: Relation) -> tuple[Release, .
     composed: dict[str, Release] = {}
     for release in (release for one in parts for release in one.releases):
         mechanism, is_sequence = release.mechanism, bool(np.ndim(release.count))
+        if release.sampling in ("shuffled", "known_order"):
+            check_shuffled(relation)
         validation.check_one_of(relation, "relation", mechanism.relations, f" by {type(mechanism).__name__}")
-        key = f"{len(composed) if is_sequence else ''} {json_files.dumps(record_of(mechanism))} {release.said_by}"
+        record = json_files.dumps(record_of(mechanism))
+        key = f"{len(composed) if is_sequence else ''} {record} {release.sampling} {release.said_by}"
         before = composed[key].count if key in composed else 0
         composed[key] = release._replace(count=release.count + before)
     return tuple(composed.values())

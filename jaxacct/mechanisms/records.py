@@ -59,8 +59,9 @@ def record_of(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
-    fields = [field.name for field in dataclasses.fields(value) if field.init]
-    return {"type": type(value).__name__} | {name: _plain(getattr(value, name)) for name in fields}
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+    plain = {name: _plain(entry) for name, entry in fields.items() if entry is not None}  # None is a default
+    return {"type": type(value).__name__} | plain
 
 
 def _plain(value: Any) -> Any:

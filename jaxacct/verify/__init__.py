@@ -33,7 +33,9 @@ table of its law, and bounds the distance of all that was drawn from what is com
 
 PROVED and REFUTED are theorems, but for defects of Arb and of this code; UNDECIDED says what is missing. Unless they
 are trivial, claims are always UNDECIDED on mechanisms without a statement, on :class:`~jaxacct.PrivacyLoss`, whose
-functions return floats, and on random allocation other than over one batch or in one epoch over two. Claims within
+functions return floats, and on random allocation other than over one batch or in one epoch over two. Shuffled batches
+are stated from below by one event and from above by Gaussian noise, so that much too small and much too large claims
+alone are decided. Claims within
 about 1e-6 of the truth may be UNDECIDED for few steps with little noise at small sampling rates, or with noise that
 leaves atoms.
 

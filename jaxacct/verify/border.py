@@ -40,9 +40,9 @@ def runs_of(mechanism: Any, steps: Any, relation: Relation) -> list[tuple[Record
         raise ValueError(f"relation = {repr(relation)[:80]} is none: give one of {', '.join(mechanism.relations)}.")
     mechanism.check_numbers()
     mechanism.validate()
-    # A mechanism that is a composition by definition is judged by its parts.
+    # A mechanism that is a composition by definition is judged by its parts, itself perhaps among them.
     if mechanism.composed:
-        return [run for part, count in mechanism.decompose(steps) for run in runs_of(part, count, relation)]
+        return [run for part, count in mechanism.decompose(steps) for run in _runs_of_fields(part, count, relation)]
     return _runs_of_fields(mechanism, steps, relation)
 
 

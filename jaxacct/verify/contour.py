@@ -220,6 +220,8 @@ class Loss:
         laplace: a, the largest loss, where this is plain Laplace noise; else None.
         alone: a function from epsilon to delta of one run, where nothing else is known of the law, which then cannot be
             composed; else None.
+        together: a function from a number of runs to the ``alone`` of them all, where that is known instead; else None.
+        gap: why that ``alone`` gives wide balls; empty where they are narrow.
     """
 
     key: tuple
@@ -231,6 +233,8 @@ class Loss:
     lost: arb = field(default_factory=arb)
     laplace: Any = None
     alone: Any = None
+    together: Any = None
+    gap: str = ""
 
     @property
     def is_finite(self) -> bool:

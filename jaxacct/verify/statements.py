@@ -8,6 +8,7 @@ In reading order:
 
 - :func:`delta_of_two_runs`: two runs, by an integral over the first one's outcome.
 - :func:`delta_of_two_batches`: one epoch of random allocation over two batches, by one integral.
+- :func:`delta_of_shuffles`: epochs of shuffled batches, from both sides.
 - :func:`mixtures` to :func:`mixture_of_noise`: laws of mixtures of Gaussian or Laplace noise.
 - :func:`likely`: laws without outcomes of negligible mass.
 - :func:`delta_of_many_laplace`: runs of plain Laplace noise in closed form.
@@ -221,6 +222,91 @@ def delta_of_two_batches(direction: str, noise: arb, epsilon: arb) -> arb:
 def _phi(x: acb) -> acb:
     """Returns the normal distribution function."""
     return (-x / acb(2).sqrt()).erfc() / 2
+
+
+# ----------------------------------------------------------------------------------------------------
+# Shuffled batches: delta between that of one event and that of Gaussian noise.
+#
+# T batches of one epoch, z the example that differs. Let all others contribute -u, and z contribute u under P, nothing
+# under Q. The number of others in a batch is known, so a batch's sum along u may be raised by its size: it then is
+# y ~ N(2, s^2) under P, and N(1, s^2) under Q, in the batch of z, and N(0, s^2) in all others, wherever z is. The event
+# that some batch's y is at least c (Chua et al. (2024), "How private are DP-SGD implementations?") has
+#
+#     P_c = 1 - Phi((c - 2)/s) Phi(c/s)^(T-1),   Q_c = 1 - Phi((c - 1)/s) Phi(c/s)^(T-1).
+#
+# Under "replace" z contributes -u under Q, and Q_c = R_c = 1 - Phi(c/s)^T. An example that is in no batch with
+# probability 1 - w, the same under P and Q, mixes R_c into both. The least possible w may be taken: a smaller v is a
+# channel of w, which keeps the answer with probability v/w and else draws it by R_c. A last batch of fewer examples is
+# one more batch.
+#
+# E runs, each with its own order and the same data: the number of those in which the event happened is binomial, which
+# is a function of what was released. From above an example is in one batch an epoch, whatever is known of the order: m
+# epochs with one order are Gaussian noise of s/sqrt(m), in both bounds, and E of these of s/sqrt(m E).
+# ----------------------------------------------------------------------------------------------------
+
+MOST_SHUFFLES = 10_000
+"""Largest number of runs whose binomial law is summed. Any value is sound."""
+
+Case: TypeAlias = tuple[int, Fraction]
+"""A number of batches, and the least probability that an example is in one of them."""
+
+
+def delta_of_shuffles(noise: arb, cases: Sequence[Case], count: int, replaces: bool, epsilon: arb) -> arb:
+    """Returns a ball for delta of ``count`` runs, which holds all numbers between the two bounds.
+
+    Args:
+        noise: standard deviation of the noise of an epoch, or of as many as have one order, over the clipping norm.
+        cases: those that are possible: the least lower bound of them holds.
+        count: number of runs.
+        replaces: whether an example is replaced by another; else its contribution becomes 0.
+        epsilon: at which delta is asked.
+    """
+    most = normal(noise / arb(count).sqrt(), 2 if replaces else 1).single(epsilon)
+    least = arb(1)
+    for batches, chance in cases:
+        cut = _best_cut(float(noise), batches, float(chance), count, replaces, float(epsilon))
+        p, q = _event_probabilities(noise, batches, ball(chance), replaces, arb(cut))
+        terms = (
+            (p**k * (1 - p) ** (count - k) - epsilon.exp() * q**k * (1 - q) ** (count - k)).max(arb(0))
+            * arb.bin_uiui(count, k)
+            for k in range(count + 1)
+        )
+        least = least.min(sum(terms, arb(0)))
+    return arb(least.lower()).union(arb(most.upper())).intersection(arb(0).union(1))
+
+
+def _event_probabilities(noise: arb, batches: int, chance: arb, replaces: bool, cut: arb) -> tuple[arb, arb]:
+    """Returns the probabilities that some batch's result is at least ``cut``, under P and under Q."""
+
+    def below(place: int) -> arb:
+        return ((place - cut) / (noise * arb(2).sqrt())).erfc() / 2
+
+    others = below(0) ** (batches - 1)
+    absent = (1 - chance) * below(0) * others
+    p, q = (1 - absent - chance * below(place) * others for place in (2, 0 if replaces else 1))
+    return p, q
+
+
+def _best_cut(noise: float, batches: int, chance: float, count: int, replaces: bool, epsilon: float) -> float:
+    """Returns a cut whose event tells the data sets apart well, by floats; any is sound."""
+    binomials = np.array([math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
+                          for k in range(count + 1)])  # fmt: skip
+    k = np.arange(count + 1)
+
+    def delta(cut: float) -> float:
+        below = [math.erfc((place - cut) / (noise * math.sqrt(2))) / 2 for place in (0, 1, 2)]
+        others = math.exp((batches - 1) * math.log(max(below[0], 1e-300)))
+        p, q = (1 - others * ((1 - chance) * below[0] + chance * below[place]) for place in (2, 0 if replaces else 1))
+        logs = [binomials + k * math.log(max(x, 1e-300)) + (count - k) * math.log1p(-min(x, 1 - 1e-16)) for x in (p, q)]
+        return float(np.sum(np.maximum(np.exp(logs[0]) - np.exp(np.minimum(logs[1] + epsilon, 700.0)), 0.0)))
+
+    low, high = -3 * noise, 2 + 9 * noise
+    # Four grids, each on the two cells around the best cut of the one before.
+    for _ in range(4):
+        cuts = np.linspace(low, high, 33)
+        best = int(np.argmax([delta(cut) for cut in cuts]))
+        low, high = cuts[max(best - 1, 0)], cuts[min(best + 1, 32)]
+    return float(cuts[best])
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -473,9 +559,20 @@ def composition(runs: Sequence[tuple[Record, int]], relation: str) -> list[list[
             law = laws[min(i, len(laws) - 1)]
             if law.key != ("nothing",):
                 together[law.key] = law, count + together.get(law.key, (law, 0))[1]
-        directions.append(list(together.values()))
+        # Runs that are known together alone become one.
+        directions.append(
+            [
+                (dataclasses.replace(law, alone=law.together(count), together=None), 1)
+                if law.together
+                else (law, count)
+                for law, count in together.values()
+            ]
+        )
         if any(law.alone is not None for law, _ in directions[-1]) and sum(count for _, count in directions[-1]) > 1:
-            raise Unstated("random allocation over two batches has a statement of one epoch, alone")
+            raise Unstated(
+                "random allocation over two batches has a statement of one epoch, alone, and shuffled batches one of "
+                "epochs that are alike, alone"
+            )
     return directions
 
 
@@ -758,6 +855,45 @@ def random_allocation(direction: str, noise_multiplier: Any, batches: Any, point
     )
 
 
+def shuffled_gaussian(
+    direction: str,
+    noise_multiplier: Any,
+    batches: Any,
+    epochs_per_shuffle: Any,
+    remainder: Any = None,
+    stop_after: Any = None,
+) -> Loss:
+    """Shuffled batches, both directions together: between one event and Gaussian noise (:func:`delta_of_shuffles`)."""
+    s, full, epochs = real(noise_multiplier), int(rational(batches)), int(rational(epochs_per_shuffle))
+    if float(s) == np.inf:
+        return nothing()
+    if s == 0:
+        return everything()
+    # Cases by what becomes of examples that fill no batch; of an epoch that stops after some batches the least
+    # probability to be in one of them. That several epochs with one order stop early has no statement from below.
+    part = Fraction(full, full + 1)
+    cases: dict[str, Case] = {"even": (full, Fraction(1)), "small": (full + 1, Fraction(1)), "dropped": (full, part)}
+    if stop_after is not None:
+        ran = int(stop_after)
+        never = Fraction(epochs == 1)
+        cases = {name: (ran, never * Fraction(ran, full + (name != "even"))) for name in cases}
+    possible = tuple(dict.fromkeys(cases.values() if remainder is None else [cases[remainder]]))
+    noise = s / arb(epochs).sqrt()
+
+    def together(count: int) -> Callable[[arb], arb]:
+        if count > MOST_SHUFFLES:
+            raise Unstated(f"shuffled batches have a statement of {MOST_SHUFFLES} runs at most")
+        return lambda epsilon: delta_of_shuffles(noise, possible, count, direction == "replace", epsilon)
+
+    key = ("shuffled", float(s), possible, epochs, direction == "replace")
+    return Loss(
+        key,
+        together=together,
+        gap="shuffled batches are stated from below by the largest of an epoch's results, and from above by Gaussian "
+        "noise: between these lies the value claimed",
+    )
+
+
 def unknown_functions(direction: str, **_: Any) -> Loss:
     """A user's distribution functions, which return floats, so that nothing can be proved."""
     raise Unstated("the distribution functions of PrivacyLoss return floats, which prove nothing in ball arithmetic")
@@ -780,6 +916,7 @@ STATEMENTS: dict[str, Callable[..., Loss]] = {
     "RandomizedResponse": randomized_response,
     "DiscretePair": discrete_pair,
     "RandomAllocation": random_allocation,
+    "ShuffledGaussian": shuffled_gaussian,
     "PrivacyLoss": unknown_functions,
 }
 """The statement of each type of mechanism: a function of a direction and the record's fields."""

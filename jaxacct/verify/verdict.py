@@ -7,23 +7,21 @@ ends of a claim. A ball on one side of an end proves or refutes; a ball that hol
 
 from __future__ import annotations
 
-import enum
 import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint import arb, ctx
 
+from jaxacct.bounds import Bounds, Ruling, Verdict
 from jaxacct.verify import border, cells, contour, statements
 from jaxacct.verify.contour import Loss, TooMuch
 from jaxacct.verify.statements import Unstated, composition, exact
 
 if TYPE_CHECKING:
-    from jaxacct.bounds import Bounds
     from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 
 ENOUGH = 1e-14
@@ -58,7 +56,7 @@ class Direction:
         # Laws with atoms alone, whose sums may be listed, and the others.
         self.finite = [run for run in self.runs if run[0].is_finite]
         self.rest = [run for run in self.runs if not run[0].is_finite]
-        self.refused = ""
+        self.refused = "; ".join(law.gap for law, _ in self.runs if law.gap)
         self.seen: dict[float, arb] = {}
         self.bounds: dict[float, arb] = {}
         self.lines: list[tuple[float, contour.BallLine, arb, float]] = []
@@ -288,41 +286,8 @@ def closed_form(law: Loss, count: int) -> Callable[[arb], arb] | None:
 # ----------------------------------------------------------------------------------------------------
 
 
-Claim: TypeAlias = "Bounds | tuple[float | None, float]"
+Claim: TypeAlias = Bounds | tuple[float | None, float]
 """A claimed bracket, or its two ends; a lower end of None is 0."""
-
-
-class Ruling(enum.StrEnum):
-    """The state of a claim.
-
-    Attributes:
-        PROVED: ``lower <= truth <= upper``.
-        REFUTED: the truth lies outside.
-        UNDECIDED: neither was proved; the reason says what is missing.
-    """
-
-    PROVED = "PROVED"
-    REFUTED = "REFUTED"
-    UNDECIDED = "UNDECIDED"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The referee's judgement of a bracket.
-
-    Attributes:
-        status: PROVED, REFUTED or UNDECIDED.
-        truth: (low, high), float64, between which the truth was proved to lie: the bracket itself where it was proved
-            and no more was needed, a narrow one where it was refuted.
-        reason: the grounds of the status, or what is missing, in words.
-
-    >>> Verdict(Ruling.PROVED, (1.0, 1.1), "").status == "PROVED"
-    True
-    """
-
-    status: Ruling
-    truth: tuple[float, float]
-    reason: str
 
 
 def epsilon(
