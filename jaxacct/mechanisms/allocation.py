@@ -70,7 +70,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 FINE = 2**13
 """Points of the fine grid on which sums fall before some of them are chosen.
 
-The quadrature of X's law (:func:`_law_of_one_term`) counts on it: fewer would break the error that it states.
+The quadrature of X's law (:func:`law_of_one_term`) counts on it: fewer would break the error that it states.
 """
 
 LEAST_NOISE = 0.05
@@ -91,10 +91,10 @@ LARGEST_ORDER = 256
 
 
 class RatioLaw(NamedTuple):
-    """The law of a likelihood ratio under Q.
+    """The law of a likelihood ratio under Q, or one that is larger or smaller in convex order.
 
     Attributes:
-        values (n,): increasing, the first of them 0.
+        values (n,): increasing, the first of them 0; of a smaller law the means of cells, all above 0.
         masses (n,): Q's masses at the values.
         eta (): bound on the relative error of the masses.
     """
@@ -196,9 +196,26 @@ def allocate(noise_multiplier: Array, batches: Array, points: int) -> tuple[Rati
     tails, and theta, a bound on the relative error of the law's values.
     """
     s, t = noise_multiplier, batches.astype(jnp.int32)
-    first, grid_ends, infinite, in_tails = _law_of_one_term(s, t, points)
-    log_variance = jnp.minimum(1 / s**2, 40.0)
-    deviation = jnp.sqrt(jnp.expm1(log_variance))
+    first, grid_ends, infinite, in_tails = law_of_one_term(s, t, points)
+    deviation = jnp.sqrt(jnp.expm1(jnp.minimum(1 / s**2, 40.0)))
+    law = average(first, t, grid_ends, deviation, points)
+    largest = 2 + jnp.max(jnp.abs(jnp.log(law.values[jnp.array([1, -1])])))
+    return law, infinite, in_tails, 2 * (count_bits(t) + 2) * largest * scale_error(VALUE_ERROR)
+
+
+def average(
+    first: RatioLaw, t: Array, grid_ends: tuple[Array, Array], deviation: Array, points: int, contracts: bool = False
+) -> RatioLaw:
+    """Returns the law of the mean of t independent values, on so many points; of one value, the law itself.
+
+    Args:
+        first: the law of a value.
+        t (): from 1 to MOST_BATCHES, int32.
+        grid_ends: logs of the least positive and of the largest value.
+        deviation (): about the standard deviation of a value. Any is sound.
+        points: those of ``first``, and of the result.
+        contracts: whether the result is smaller in convex order than the mean, and not larger.
+    """
 
     def step(carry: tuple[RatioLaw, Array, Array, Array]) -> tuple[RatioLaw, Array, Array, Array]:
         """Doubles the number of terms or, where the bit just passed asks for it, adds a single one."""
@@ -210,21 +227,18 @@ def allocate(noise_multiplier: Array, batches: Array, points: int) -> tuple[Rati
         # The dense part of the grid narrows as the mean does, with the root of the number of terms.
         width = jnp.clip(deviation / jnp.sqrt(total) / 2, 1e-9, 1.0)
         grid = Grid(low - jnp.log(total), high, width)  # the least positive sum, so that none is spread to 0
-        fine = add_laws(law, count / total, other, weight / total, grid)
-        law = coarsen(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, total / t, points)
+        law = add_laws(law, count / total, other, weight / total, grid, contracts)
+        law = coarsen(grid.logs(), law, total / t, points, contracts)
         bit = jnp.where(adds, bit, bit - 1)
         return law, count + weight, bit, ~adds & ((t >> bit) & 1 == 1)
 
-    bits = _count_bits(t)
-    start = first, jnp.int32(1), bits, jnp.asarray(False)
+    start = first, jnp.int32(1), count_bits(t), jnp.asarray(False)
     # The state is the law of M_count, the bit of t that comes next, and whether a single term is due. Steps read the
     # bits of t from the highest down: a doubling for each, and a single step after a bit that is set.
-    law, *_ = jax.lax.while_loop(lambda carry: (carry[2] > 0) | carry[3], step, start)
-    largest = 2 + jnp.max(jnp.abs(jnp.log(law.values[jnp.array([1, -1])])))
-    return law, infinite, in_tails, 2 * (bits + 2) * largest * scale_error(VALUE_ERROR)
+    return jax.lax.while_loop(lambda carry: (carry[2] > 0) | carry[3], step, start)[0]
 
 
-def _count_bits(count: Array) -> Array:
+def count_bits(count: Array) -> Array:
     """Returns the number of bits after the highest of a whole number from 1 to MOST_BATCHES."""
     return jnp.sum(count >= 2 ** np.arange(1, 31, dtype=np.int32)).astype(jnp.int32)
 
@@ -260,8 +274,12 @@ class Grid(NamedTuple):
         return jnp.where(logs == -jnp.inf, 0.0, jnp.clip(place, 1, FINE - 2)).astype(jnp.int32)
 
 
-def _law_of_one_term(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
+def law_of_one_term(
+    s: Array, t: Array, points: int, contracts: bool = False
+) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
     """Returns the law of X, the logs of its least and largest value, P's mass at infinity and Q's mass at 0.
+
+    A law that is smaller in convex order, where it ``contracts``, has neither mass: tails are cells like the others.
 
     Four nodes of Gauss's rule integrate density and share over a cell: for a cell width of (37 + 1/s)/FINE the rule
     errs by less than 3e-14 of the integral.
@@ -280,6 +298,15 @@ def _law_of_one_term(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[A
     nodes, weights = (gauss[0] + 1) / 2, gauss[1] / 2
     at = (z[:-1, None] + h * nodes[None]).astype(jnp.float64)
     density = jnp.exp(-(at**2) / 2) * (h * weights[None] / jnp.sqrt(2 * jnp.pi))
+    logs = z / s - 0.5 / s**2
+    if contracts:
+        # Masses of P and of Q in all cells; the error of the former is that of the density and of the ratio.
+        q, p = (
+            jnp.concatenate([ndtr(start - d)[None], jnp.sum(density * tilt, axis=1), ndtr(d - stop)[None]])
+            for d, tilt in ((0.0, 1.0), (1 / s, jnp.exp(at / s - 0.5 / s**2)))
+        )
+        cells = RatioLaw(p / q, q, jnp.asarray(scale_error(2e-12)))
+        return coarsen(logs, cells, 1 / t, points, contracts), (logs[0], logs[-1]), jnp.zeros(()), jnp.zeros(())
     upper_share = jnp.expm1(nodes * h / s) / jnp.expm1(h / s)
     lower_share = jnp.exp(nodes * h / s) * jnp.expm1((1 - nodes) * h / s) / jnp.expm1(h / s)
     zero = jnp.zeros(1)
@@ -288,24 +315,41 @@ def _law_of_one_term(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[A
     in_tails = ndtr(start) + ndtr(-stop)
     infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + scale_error(1e-12))
     masses = jnp.concatenate([in_tails[None], jnp.concatenate([downward, zero]) + jnp.concatenate([zero, upward])])
-    logs = z / s - 0.5 / s**2
     # The relative error of the masses, 4e-13 in float64, is that of the density, (37^2/2 + 37/s) roundings, and of the
     # quadrature. A smaller one would break the bound eta.
-    law = coarsen(logs, masses / jnp.sum(masses), jnp.asarray(scale_error(4e-13)), 1 / t, points)
-    return law, (logs[0], logs[-1]), infinite, in_tails
+    fine = RatioLaw(jnp.concatenate([zero, jnp.exp(logs)]), masses, jnp.asarray(scale_error(4e-13)))
+    return coarsen(logs, fine, 1 / t, points), (logs[0], logs[-1]), infinite, in_tails
 
 
 def add_laws(
-    one: RatioLaw, weight: Array | float, other: RatioLaw, other_weight: Array | float, grid: Grid
+    one: RatioLaw,
+    weight: Array | float,
+    other: RatioLaw,
+    other_weight: Array | float,
+    grid: Grid,
+    contracts: bool = False,
 ) -> RatioLaw:
-    """Returns the law of a weighted sum of independent values, spread onto a grid of FINE points."""
-    return _spread_values(grid, one, other, lambda value: weight * value + other_weight * other.values, 8)
+    """Returns the law of a weighted sum of independent values, on FINE points: see :func:`merge_laws`."""
+    return merge_laws(grid, one, other, lambda value: weight * value + other_weight * other.values, 8, contracts)
 
 
-def _spread_values(
-    grid: Grid, one: RatioLaw, other: RatioLaw | _Spread, merge: Callable[[Array], Array], roundings: int
+def multiply_laws(one: RatioLaw, other: RatioLaw, grid: Grid, contracts: bool = False) -> RatioLaw:
+    """Returns the law of the product of independent values, on FINE points: see :func:`merge_laws`."""
+    return merge_laws(grid, one, other, lambda value: value * other.values, 8, contracts)
+
+
+def merge_laws(
+    grid: Grid,
+    one: RatioLaw,
+    other: RatioLaw | _Spread,
+    merge: Callable[[Array], Array],
+    roundings: int,
+    contracts: bool = False,
 ) -> RatioLaw:
     """Returns the law of what values of two independent laws come to, spread onto a grid of FINE points.
+
+    Where it ``contracts``, the values of a cell come to their mean instead, which is smaller in convex order. Of masses
+    and values that are right to a relative eta and theta, means are right to 2 eta + theta.
 
     Args:
         grid: the points.
@@ -313,6 +357,7 @@ def _spread_values(
         other: the law whose points are all taken with it.
         merge: a value of ``one`` -> what it comes to with each point of the other.
         roundings: those of a product of masses.
+        contracts: static.
     """
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(grid.logs())])
 
@@ -320,6 +365,9 @@ def _spread_values(
         value, mass = entry
         merged = merge(value)
         low = grid.cell(jnp.log(merged))
+        if contracts:
+            both = mass * other.masses
+            return into.at[low].add(jnp.stack([both, both * merged, jnp.ones_like(both)], axis=-1)), None
         left, right = values[low], values[low + 1]
         share = jnp.clip((merged - left) / (right - left), 0.0, 1.0)
         both = mass * other.masses
@@ -328,16 +376,28 @@ def _spread_values(
         return into.at[low].add(lower).at[low + 1].add(upper), None
 
     # One value of the first law a step, with all points of the other: memory is that of a row, not of all products.
-    sums, _ = jax.lax.scan(spread, jnp.zeros((FINE, 2)), (one.values, one.masses))
-    masses, counts = sums.T
-    return RatioLaw(values, masses, one.eta + other.eta + roundoff() * (jnp.max(counts) + roundings))
+    sums, _ = jax.lax.scan(spread, jnp.zeros((FINE, 3 if contracts else 2)), (one.values, one.masses))
+    masses, *firsts, counts = sums.T
+    eta = one.eta + other.eta + roundoff() * (jnp.max(counts) + roundings)
+    if contracts:
+        return _with_means(masses, firsts[0], values, eta)
+    return RatioLaw(values, masses, eta)
 
 
-def coarsen(logs: Array, masses: Array, eta: Array, share_of_terms: Array | float, points: int) -> RatioLaw:
+def _with_means(masses: Array, firsts: Array, values: Array, eta: Array) -> RatioLaw:
+    """Returns the law of cells' means, from their masses, first moments and, where they are empty, any values."""
+    seen = masses > 0
+    return RatioLaw(jnp.where(seen, firsts / jnp.where(seen, masses, 1.0), values), masses, eta)
+
+
+def coarsen(
+    logs: Array, fine: RatioLaw, share_of_terms: Array | float, points: int, contracts: bool = False
+) -> RatioLaw:
     """Returns a law spread from the values 0 and e^logs to so many of them, most where most is lost by wide gaps.
 
     A gap costs its width squared times the mass there: so widths go like the inverse cube root of the density of all
-    the tilted laws together. Any choice of points is a spread, and sound.
+    the tilted laws together. Any choice of points is a spread, and sound. Where it ``contracts``, the values between
+    two neighbouring points come to their mean.
     """
     # Share of the points that are spaced evenly on the fine grid. Any value is sound. They are for the far tails, on
     # which high moments of 1/M rest.
@@ -355,6 +415,7 @@ def coarsen(logs: Array, masses: Array, eta: Array, share_of_terms: Array | floa
     # ones serve the Rényi divergence of adding an example. Any value is sound: any choice of points is a spread.
     powers = np.array([-16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 9.0, 17.0])
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(logs)])
+    masses, eta = fine.masses / jnp.sum(fine.masses), fine.eta
     positive = masses[1:]
     deviation = jnp.sqrt(jnp.sum(positive * logs**2))
     tilts = jnp.concatenate([jnp.asarray(powers), spreads / deviation, 1 + spreads / deviation])
@@ -381,11 +442,15 @@ def coarsen(logs: Array, masses: Array, eta: Array, share_of_terms: Array | floa
     index = jnp.concatenate([ends[0], jnp.clip(index, 1, len(logs) - 1), ends[1]])
     # Each mass moves to the two chosen points around its value, in the shares that keep the mean.
     segment = jnp.clip(jnp.searchsorted(index, jnp.arange(len(logs) + 1), side="right") - 1, 0, points - 2)
+    longest = 2 * jnp.max(index[1:] - index[:-1])
+    eta = eta + roundoff() * (longest + len(logs) + 16)
+    if contracts:
+        chosen, firsts = jnp.zeros((2, points)).at[:, segment].add(jnp.stack([masses, masses * fine.values]))
+        return _with_means(chosen, firsts, values[index], eta)
     left, right = values[index[segment]], values[index[segment + 1]]
     share = jnp.clip((values - left) / (right - left), 0.0, 1.0)
     chosen = jnp.zeros(points).at[segment].add(masses * (1 - share)).at[segment + 1].add(masses * share)
-    longest = 2 * jnp.max(index[1:] - index[:-1])
-    return RatioLaw(values[index], chosen, eta + roundoff() * (longest + len(logs) + 16))
+    return RatioLaw(values[index], chosen, eta)
 
 
 def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
@@ -418,7 +483,7 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
 
     # The state is the log coefficients of H_count, their rounding, count, and the bits of t that are left. A step
     # doubles count, and adds one where the bit is set, by the recursion that the module's docstring states.
-    start = g, roundings(g), jnp.int32(1), _count_bits(steps)
+    start = g, roundings(g), jnp.int32(1), count_bits(steps)
     h, error, _, _ = jax.lax.while_loop(lambda carry: carry[3] > 0, advance, start)
     scale = factorials - k * jnp.log(t)
     excess = h + scale + error + roundings(h, factorials, k * jnp.log(t))
@@ -577,7 +642,7 @@ def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square
     least = jnp.log(jnp.minimum(law.columns[1], part.values[1]) / number)
     grid = Grid(least, jnp.log((law.columns[-1] + part.values[-1]) / number), width)
     fine = add_laws(law.sums(), 1 / number, part, 1 / number, grid)
-    columns = number * coarsen(grid.logs(), fine.masses, fine.eta, number / PARTS, len(part.values)).values
+    columns = number * coarsen(grid.logs(), fine, number / PARTS, len(part.values)).values
     bend, most = jnp.clip(square, 1e-9, flattest), 1 - 1 / number
     largest = jnp.log1p(-np.log(least_row) / bend)
     falls = bend * jnp.expm1(largest * jnp.linspace(1.0, 0.0, ROWS - 1))
@@ -618,8 +683,8 @@ def _law_of_ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, poin
     least = jnp.minimum(law.rows[1] * law.columns[1] ** 2 / 2, law.columns[1] * last.values[1])
     most = products[-1, -1] + law.columns[-1] * last.values[-1]
     grid = Grid(jnp.log(least / pairs), jnp.log(most / pairs), width)
-    fine = _spread_values(grid, last, law, lambda value: (products + law.columns[:, None] * value) / pairs, 16)
-    ratio_law = coarsen(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, 1.0, points)
+    fine = merge_laws(grid, last, law, lambda value: (products + law.columns[:, None] * value) / pairs, 16)
+    ratio_law = coarsen(grid.logs(), fine, 1.0, points)
     largest = 2 + jnp.maximum(jnp.abs(grid.low), jnp.abs(grid.high))
     return ratio_law, 4 * PARTS * largest * scale_error(VALUE_ERROR)
 
