@@ -7,8 +7,10 @@ Importing this package imports none of these libraries.
   run in one call. It imports none of them.
 * :mod:`.dp_accounting`: accountants to be given wherever dp_accounting takes one, which need it installed.
 * :mod:`.opacus`: accountants for Opacus's engine, which need it installed.
+* :mod:`.prv_accountant`: the classes of prv-accountant, which is no longer maintained, without it.
 """
 
+from jaxacct.adapters import prv_accountant
 from jaxacct.adapters.events import compute_dp_sgd_privacy, flower_privacy, from_dp_event
 
-__all__ = ["compute_dp_sgd_privacy", "flower_privacy", "from_dp_event"]
+__all__ = ["compute_dp_sgd_privacy", "flower_privacy", "from_dp_event", "prv_accountant"]

@@ -159,21 +159,21 @@ def _on_lattice(law: Binomial, most: Array | int, size: int, contracts: bool) ->
     return Lattice(low, stride, count, jnp.where(seen, firsts / jnp.where(seen, masses, 1.0), points), masses)
 
 
-def _put_on_mesh(e: Array, n: Array, k: int, contracts: bool) -> tuple[Array, Array, Array]:
+def _put_on_mesh(e: Array, n: Array, k: Array, contracts: bool, has_two: bool) -> tuple[Array, Array, Array]:
     """Returns points of the ratio, as (P - Q)/(P + Q), masses of the cells, and the number of terms of all sums.
 
+    ``has_two`` says of a law that ``contracts`` that users choose between two values; both are static.
     Masses are (MESH + 1, 2), a row for each cell, the first of them below the points, the last above: Q's that go to
     the point before the cell, or to the ratio 0, and to the one after it, or P's to infinity; where it ``contracts``,
     P's and Q's in the cell.
     """
     a, more = jnp.exp(e), jnp.expm1(e)
-    others_hold_one = k == 2 and contracts
     known = Binomial(n, 2 / (a + (k - 1)), (a + (k - 3)) / (a + (k - 1)))
     # Where W has too many values one more or less tells little: half as many points are enough.
     low, high = known.window()
     rows = _on_lattice(known, jnp.where(high - low < ROWS, ROWS, ROWS // 2), ROWS + 2, contracts)
     parts = (a, k - 3.0) if contracts else (k - 2.0, more)
-    success, failure = (jnp.asarray(part) / (parts[0] + parts[1]) for part in parts)
+    success, failure = (part / (parts[0] + parts[1]) for part in parts)
 
     # The mesh, of y = (P - Q)/(P + Q), is dense where that has its mass: ``width`` is about its standard deviation.
     mean = n * known.success
@@ -248,7 +248,7 @@ def _put_on_mesh(e: Array, n: Array, k: int, contracts: bool) -> tuple[Array, Ar
         return into, terms + combinations
 
     start = jnp.zeros((MESH + 1, 2))
-    if others_hold_one:
+    if contracts and has_two:
         zeros = _on_lattice(Binomial(n, 1 / (a + 1), a / (a + 1)), 2 * MESH, 2 * MESH + 2, contracts)
         n0, n1 = zeros.values, n - zeros.values
         masses = add(zeros.masses / n, a * n0 + n1 / a, jnp.full_like(n0, n), more * (n0 - n1 / a), start)
@@ -258,12 +258,12 @@ def _put_on_mesh(e: Array, n: Array, k: int, contracts: bool) -> tuple[Array, Ar
     return mesh, masses, terms
 
 
-@functools.partial(jax.jit, static_argnames=("choices", "contracts"))
-def _pair(epsilon: Array, choices: int, users: Array, contracts: bool) -> FinitePair:
+@functools.partial(jax.jit, static_argnames=("contracts", "has_two"))
+def _pair(epsilon: Array, choices: Array, users: Array, contracts: bool, has_two: bool) -> FinitePair:
     valid = (epsilon > 0) & (epsilon <= LARGEST_EPSILON) & (users >= 1) & (users <= MOST_USERS)
     valid = valid & (users == jnp.floor(users))
     e, n = jnp.where(valid, epsilon, 1.0), jnp.where(valid, users, 1.0)
-    mesh, masses, terms = _put_on_mesh(e, n, choices, contracts)
+    mesh, masses, terms = _put_on_mesh(e, n, choices, contracts, has_two)
     mesh = 2 * jnp.arctanh(mesh)
     u, left_out = roundoff(), 8 * math.exp(-LEFT_OUT)
     # Three binomial masses, by their distances from the mean, the densities and the sums.
@@ -301,9 +301,7 @@ class _Reports(Mechanism):
         if largest is not None and np.any(largest > LARGEST_EPSILON):
             raise ValueError(f"epsilon = {self.epsilon} is above {LARGEST_EPSILON}: take the reports as not shuffled.")
         validation.check_whole(self.choices, "choices", 2, 2**20, "the number of values that a user may have")
-        users = validation.concrete_value(self.users)
-        if users is not None and not np.all((users >= 1) & (users <= MOST_USERS) & (users == np.floor(users))):
-            raise ValueError(f"users = {self.users} is no whole number from 1 to {MOST_USERS}: give how many report.")
+        validation.check_whole_numbers(self.users, "users", MOST_USERS, "users", "how many report,")
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_exact_zero(self.epsilon)
@@ -314,8 +312,10 @@ class _Reports(Mechanism):
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which serves both directions; of a smaller law for two values, one for each."""
         directions(self, relation)
-        pair = _pair(as_float64(self.epsilon), self.choices, as_float64(self.users), self.contracts)
-        if not (self.contracts and self.choices == 2):
+        has_two = self.contracts and self.choices == 2
+        numbers = (as_float64(number) for number in (self.epsilon, self.choices, self.users))
+        pair = _pair(*numbers, self.contracts, has_two)
+        if not has_two:
             return (leave_scope(pair),)
         losses = as_float64(pair.losses)
         return leave_scope((pair, FinitePair(pair.q, pair.p, -losses, pair.rounding)))
@@ -346,7 +346,7 @@ class ShuffledRandomizedResponse(_Reports):
 
     >>> from jaxacct import epsilon
     >>> print(epsilon(ShuffledRandomizedResponse(3.0, choices=10, users=1000), 1, 1e-6, relation="replace"))
-    [0.66312, 0.66337]
+    [0.663124, 0.663361]
     """
 
     def attained(self, relation: Relation) -> tuple[tuple[Mechanism, ...], ...]:
