@@ -8,8 +8,10 @@ Importing this package imports none of these libraries.
 * :mod:`.loaders`: batches as loaders really draw them, and the verdict on an epsilon that was claimed of such a run.
 * :mod:`.dp_accounting`: accountants to be given wherever dp_accounting takes one, which need it installed.
 * :mod:`.opacus`: accountants for Opacus's engine, which need it installed.
+* :mod:`.prv_accountant`: the classes of prv-accountant, which is no longer maintained, without it.
 """
 
+from jaxacct.adapters import prv_accountant
 from jaxacct.adapters.events import (
     compute_dp_sgd_privacy,
     flower_privacy,
@@ -26,4 +28,5 @@ __all__ = [
     "from_dp_event",
     "judge_dp_event",
     "judge_history",
+    "prv_accountant",
 ]

@@ -10,7 +10,9 @@ law for the contour and the moments for Rényi curves, and then the mechanisms.
 * :mod:`.finite`: losses that are atoms, or known by their distribution; :mod:`.discrete_gaussian`: of integers;
 * :mod:`.approximate_dp`: a guarantee alone;
 * :mod:`.allocation`: random allocation; :mod:`.shuffled`: batches of one shuffle, by :mod:`.by_profile`;
-* :mod:`.matrix`: correlated noise; :mod:`.sparse_vector`: one event among many;
+* :mod:`.balls_in_bins`: correlated noise on bins; :mod:`.matrix`: correlated noise; :mod:`.sparse_vector`: one event
+  among many;
+* :mod:`.ratio_law`: allocation and Poisson sampling of any pair; :mod:`.shuffled_reports`: reports of many, shuffled;
 * :mod:`.by_curve`: mechanisms known by their Rényi curve alone;
 * :mod:`.records`: mechanisms as JSON.
 
@@ -64,12 +66,15 @@ from jaxacct.mechanisms.matrix import MatrixMechanism, TreeAggregation
 from jaxacct.mechanisms.mechanism import DIRECTIONS as DIRECTIONS
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import CellMasses, DominatingPair
+from jaxacct.mechanisms.ratio_law import AllocatedMechanism, PoissonSampledMechanism
 from jaxacct.mechanisms.shifted_noise import GaussianMixture, ShiftedNoisePair
 from jaxacct.mechanisms.shuffled import ShuffledGaussian
+from jaxacct.mechanisms.shuffled_reports import ShuffledRandomizedResponse
 from jaxacct.mechanisms.sparse_vector import AboveThreshold, GaussianAboveThreshold
 
 __all__ = [
     "AboveThreshold",
+    "AllocatedMechanism",
     "ApproximateDP",
     "BallsInBins",
     "CellMasses",
@@ -94,6 +99,7 @@ __all__ = [
     "MatrixMechanism",
     "Mechanism",
     "Mechanisms",
+    "PoissonSampledMechanism",
     "PoissonSubsampled",
     "PoissonSubsampledDP",
     "PoissonSubsampledGaussian",
@@ -108,6 +114,7 @@ __all__ = [
     "RepeatAndSelect",
     "ShiftedNoisePair",
     "ShuffledGaussian",
+    "ShuffledRandomizedResponse",
     "Steps",
     "SubsampledGaussianPair",
     "SubsampledWithoutReplacement",

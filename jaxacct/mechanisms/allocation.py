@@ -769,6 +769,11 @@ class RandomAllocation(NoisyMechanism):
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "zero_out")
 
     def validate(self) -> None:
+        if isinstance(self.noise_multiplier, Mechanism):
+            raise TypeError(
+                f"noise_multiplier = {validation.shorten(self.noise_multiplier)} is a mechanism: allocation of any "
+                "mechanism is AllocatedMechanism(mechanism, batches)."
+            )
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_batches(self.batches, MOST_BATCHES)
         validation.check_whole(self.points, "points", 64, 4096, "the number of points of the law")

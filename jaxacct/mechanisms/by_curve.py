@@ -68,6 +68,9 @@ class RenyiOnly(Mechanism):
     '4.7285'
     """
 
+    instead: ClassVar[str] = ""
+    """What else may serve whoever asks for a pair."""
+
     @abc.abstractmethod
     def divergence(self, orders: Float[Array, " n"], relation: Relation, curves: Curves) -> Float[Array, " n"]:
         """Returns an upper bound on the divergence of one run at ``orders``, each above 1 and finite.
@@ -85,7 +88,7 @@ class RenyiOnly(Mechanism):
         directions(self, relation)
         raise ValueError(
             f"{type(self).__name__} is known by its Rényi curve alone, and has no dominating pair: use "
-            "jaxacct.epsilon, jaxacct.delta or jaxacct.rdp, which convert it."
+            f"jaxacct.epsilon, jaxacct.delta or jaxacct.rdp, which convert it{self.instead}."
         )
 
 
@@ -213,8 +216,8 @@ class PoissonSubsampled(_OnOneSample):
     """Any composition, run on one Poisson sample: known by its Rényi curve alone.
 
     This is for compositions without a dominating pair on a sample: concentrated privacy, several releases of one
-    sample. (A Gaussian or Laplace release has one: :class:`.PoissonSubsampledGaussian`,
-    :class:`.PoissonSubsampledLaplace`.)
+    sample. (One release of a mechanism with a pair has one, too: :class:`.PoissonSampledMechanism`, and of Gaussian or
+    Laplace noise :class:`.PoissonSubsampledGaussian` and :class:`.PoissonSubsampledLaplace`.)
 
     Attributes:
         mechanism: what is composed on the sample: a mechanism, or a tuple of them.
@@ -235,6 +238,7 @@ class PoissonSubsampled(_OnOneSample):
     """
 
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove",)
+    instead: ClassVar[str] = "; of one run of a mechanism with a pair the sample is PoissonSampledMechanism"
 
     def _log_excess(self, moments: Array, q: Array) -> Array:
         log_counts, order, place = _binomials()
