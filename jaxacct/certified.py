@@ -438,8 +438,8 @@ def _by_zeroing_out(query: Query, ask: Callable[[Query], Bounds]) -> Any:
     with np.errstate(all="ignore"):
         rise = (second - third) / (first - second)
         last = np.where(rise < 1, third - (second - third) * rise / (1 - rise), second) * (1 + 1e-4)
-    found = [(first, second), (second, third), (last, of_half(np.nan_to_num(last, nan=np.inf)))]
-    least = functools.reduce(np.minimum, (np.where((e <= x) & (x <= 600.0), e, np.inf) for x, e in found))
+    answers = [(first, second), (second, third), (last, of_half(np.nan_to_num(last, nan=np.inf)))]
+    least = functools.reduce(np.minimum, (np.where((e <= x) & (x <= 600.0), e, np.inf) for x, e in answers))
     return 2 * least * unit
 
 

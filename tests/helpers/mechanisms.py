@@ -36,7 +36,9 @@ STRATEGY = strategies.BandedToeplitz([4.0, 3.0])
 
 EXAMPLES = {
     "AboveThreshold": [ja.AboveThreshold(4.0, 8.0)],
+    "AllocatedMechanism": [ja.AllocatedMechanism(ja.RandomizedResponse(0.5), 3.0)],
     "ApproximateDP": [ja.ApproximateDP(0.5, 1e-6)],
+    "BallsInBins": [ja.BallsInBins(STRATEGY, 7.0, 6)],
     "DPWithoutReplacement": [ja.DPWithoutReplacement(0.5, 1e-6, 0.1)],
     "DiscreteGaussian": [ja.DiscreteGaussian(2.0)],
     "DiscreteGaussianVector": [ja.DiscreteGaussianVector(100.0, 50.0, 20.0, 0.1)],
@@ -51,6 +53,7 @@ EXAMPLES = {
     "Laplace": [ja.Laplace(2.0)],
     "LaplaceWithoutReplacement": [ja.LaplaceWithoutReplacement(2.0, 0.1)],
     "MatrixMechanism": [ja.MatrixMechanism(STRATEGY, 3.5, strategies.CyclicPoisson(2, 2, 0.01))],
+    "PoissonSampledMechanism": [ja.PoissonSampledMechanism(ja.DiscreteLaplace(2.0), 0.1)],
     "PoissonSubsampled": [ja.PoissonSubsampled(ja.ZeroConcentratedDP(0.05), 2, 0.1)],
     "PoissonSubsampledDP": [ja.PoissonSubsampledDP(0.5, 1e-6, 0.1)],
     "PoissonSubsampledGaussian": [ja.PoissonSubsampledGaussian(1.2, 0.1), ja.PoissonSubsampledGaussian(1.2, 1.0)],
@@ -67,6 +70,8 @@ EXAMPLES = {
     ],
     "RandomizedResponse": [ja.RandomizedResponse(0.5, outcomes=3)],
     "RepeatAndSelect": [ja.RepeatAndSelect(ja.Gaussian(5.0), 1, selection.Geometric(10.0))],
+    "ShuffledGaussian": [ja.ShuffledGaussian(1.5, 10.0)],
+    "ShuffledRandomizedResponse": [ja.ShuffledRandomizedResponse(2.0, 4, 100)],
     "SubsampledWithoutReplacement": [ja.SubsampledWithoutReplacement(ja.ZeroConcentratedDP(0.05), 2, 0.1)],
     "TreeAggregation": [ja.TreeAggregation(2.0, 3)],
     "TruncatedPoissonGaussian": [ja.TruncatedPoissonGaussian(1.2, 0.1, 1e-7)],
@@ -83,6 +88,9 @@ UNSTATED = {
     **dict.fromkeys(("DPWithoutReplacement", "PoissonSubsampledDP"), "the pair of another, by a bound"),
     **dict.fromkeys(("GaussianWithReplacement", "WithoutReplacementGroup"), "a bound that is found on the host"),
     **dict.fromkeys(("AboveThreshold", "GaussianAboveThreshold"), "a bound on the whole profile"),
+    **dict.fromkeys(("AllocatedMechanism", "PoissonSampledMechanism"), "the law of another pair's ratio, on a grid"),
+    "BallsInBins": "a bound by nested means on a grid",
+    "ShuffledRandomizedResponse": "a bound on the whole profile",
     **dict.fromkeys(("MatrixMechanism", "TreeAggregation"), "taken for the Gaussian mechanisms that it is"),
 }
 """Mechanisms that the referee has no statement of, and why."""

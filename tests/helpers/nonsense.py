@@ -49,7 +49,9 @@ P, Q = np.array([0.4, 0.6]), np.array([0.6, 0.4])
 CALLS = {
     # Mechanisms.
     ja.AboveThreshold: {"threshold_scale": 1.0, "query_scale": 2.0, "monotone": False},
+    ja.AllocatedMechanism: {"mechanism": ja.RandomizedResponse(0.5), "batches": 3.0},
     ja.ApproximateDP: {"epsilon": 1.0, "delta": 1e-5},
+    ja.BallsInBins: {"strategy": BANDS, "noise_multiplier": 8.0, "batches": 4, "epochs": 1},
     ja.DPWithoutReplacement: {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1},
     ja.DiscreteGaussian: {"scale": 2.0, "sensitivity": 1, "reach": 100},
     ja.DiscreteGaussianVector: {"scale": 64.0, "sensitivity": 16.0, "dimensions": 10, "sampling_rate": 0.1},
@@ -64,6 +66,7 @@ CALLS = {
     ja.Laplace: {"scale": 1.0},
     ja.LaplaceWithoutReplacement: {"scale": 1.0, "sampling_rate": 0.1},
     ja.MatrixMechanism: {"strategy": BANDS, "noise_multiplier": 1.0, "participation": PATTERN},
+    ja.PoissonSampledMechanism: {"mechanism": ja.RandomizedResponse(0.5), "sampling_rate": 0.1},
     ja.PoissonSubsampled: {"mechanism": ja.ZeroConcentratedDP(0.1), "steps": 2, "sampling_rate": 0.1},
     ja.PoissonSubsampledDP: {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1},
     ja.PoissonSubsampledGaussian: {"noise_multiplier": 1.0, "sampling_rate": 0.1},

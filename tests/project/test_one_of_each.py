@@ -159,6 +159,8 @@ PUBLIC = {
     "jaxacct/audit.py: combined",
     "jaxacct/composition.py: combined",
     "jaxacct/mechanisms/allocation.py: summed",
+    *(f"jaxacct/mechanisms/{name}.py: attained" for name in ("mechanism", "shuffled", "balls_in_bins", "ratio_law")),
+    "jaxacct/mechanisms/shuffled_reports.py: attained",
     "jaxacct/policies.py: stopped",
     "jaxacct/selection.py: missed",
     "jaxacct/certificates/specs.py: combined",
