@@ -63,7 +63,7 @@ def drawn(columns, noise, count, seed):
         most = scores.max(axis=1)
         loss = (most + np.log(np.mean(np.exp(scores - most[:, None]), axis=1))) * (1 if way == "remove" else -1)
         gains = np.maximum(-np.expm1(EPSILONS[:, None] - loss[None]), 0.0)
-        found[way] = gains.mean(axis=1), 5 * gains.std(axis=1) / math.sqrt(count) + 5e-6
+        found[way] = gains.mean(axis=1), 5 * gains.std(axis=1) / math.sqrt(count) + 5 / count
     return found
 
 
