@@ -37,6 +37,7 @@ STRATEGY = strategies.BandedToeplitz([4.0, 3.0])
 EXAMPLES = {
     "AboveThreshold": [ja.AboveThreshold(4.0, 8.0)],
     "ApproximateDP": [ja.ApproximateDP(0.5, 1e-6)],
+    "BallsInBins": [ja.BallsInBins(STRATEGY, 5.0, 4), ja.BallsInBins(STRATEGY, 5.0, 2)],
     "DPWithoutReplacement": [ja.DPWithoutReplacement(0.5, 1e-6, 0.1)],
     "DiscreteGaussian": [ja.DiscreteGaussian(2.0)],
     "DiscreteGaussianVector": [ja.DiscreteGaussianVector(100.0, 50.0, 20.0, 0.1)],
@@ -82,6 +83,7 @@ UNSTATED = {
     "ExponentialMechanism": "a bound over all mechanisms of one range",
     **dict.fromkeys(("DPWithoutReplacement", "PoissonSubsampledDP"), "the pair of another, by a bound"),
     **dict.fromkeys(("GaussianWithReplacement", "WithoutReplacementGroup"), "a bound that is found on the host"),
+    "BallsInBins": "a bound by nested means of likelihood ratios, and not a law of its own",
     **dict.fromkeys(("AboveThreshold", "GaussianAboveThreshold"), "a bound on the whole profile"),
     **dict.fromkeys(("MatrixMechanism", "TreeAggregation"), "taken for the Gaussian mechanisms that it is"),
 }

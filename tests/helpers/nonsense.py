@@ -50,6 +50,7 @@ CALLS = {
     # Mechanisms.
     ja.AboveThreshold: {"threshold_scale": 1.0, "query_scale": 2.0, "monotone": False},
     ja.ApproximateDP: {"epsilon": 1.0, "delta": 1e-5},
+    ja.BallsInBins: {"strategy": BANDS, "noise_multiplier": 1.0, "batches": 4, "epochs": 2},
     ja.DPWithoutReplacement: {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1},
     ja.DiscreteGaussian: {"scale": 2.0, "sensitivity": 1, "reach": 100},
     ja.DiscreteGaussianVector: {"scale": 64.0, "sensitivity": 16.0, "dimensions": 10, "sampling_rate": 0.1},
