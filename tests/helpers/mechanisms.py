@@ -37,7 +37,6 @@ STRATEGY = strategies.BandedToeplitz([4.0, 3.0])
 EXAMPLES = {
     "AboveThreshold": [ja.AboveThreshold(4.0, 8.0)],
     "ApproximateDP": [ja.ApproximateDP(0.5, 1e-6)],
-    "BallsInBins": [ja.BallsInBins(STRATEGY, 5.0, 4), ja.BallsInBins(STRATEGY, 5.0, 2)],
     "DPWithoutReplacement": [ja.DPWithoutReplacement(0.5, 1e-6, 0.1)],
     "DiscreteGaussian": [ja.DiscreteGaussian(2.0)],
     "DiscreteGaussianVector": [ja.DiscreteGaussianVector(100.0, 50.0, 20.0, 0.1)],
@@ -73,6 +72,7 @@ EXAMPLES = {
     "TruncatedPoissonGaussian": [ja.TruncatedPoissonGaussian(1.2, 0.1, 1e-7)],
     "WithoutReplacementGroup": [ja.WithoutReplacementGroup(1.5, 100, 10, 2)],
     "ZeroConcentratedDP": [ja.ZeroConcentratedDP(0.05)],
+    "BallsInBins": [ja.BallsInBins(STRATEGY, 5.0, 4), ja.BallsInBins(STRATEGY, 5.0, 2)],
 }
 """One or more of every public class, by its name."""
 
