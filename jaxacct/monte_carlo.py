@@ -143,7 +143,7 @@ def delta(
 def _check_arguments(mechanism: object, steps: int, epsilon: float, draws: int, failure_probability: float) -> None:
     if not isinstance(mechanism, (RandomAllocation, BallsInBins)):
         raise TypeError(
-            f"mechanism = {mechanism!r} is not drawn here: give RandomAllocation or BallsInBins; of others "
+            f"mechanism = {mechanism!r} is not drawn here: give RandomAllocation or monte_carlo.BallsInBins; of others "
             "jaxacct.delta has certified bounds."
         )
     steps = validation.check_count(steps, "steps", "how many are composed")

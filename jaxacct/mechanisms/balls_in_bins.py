@@ -100,7 +100,7 @@ class Nested(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """What the bounds need of M'M, found on the host.
+    """The numbers that the bounds need of M'M, found on the host.
 
     Attributes:
         square (): the largest |M_j|^2, from above.

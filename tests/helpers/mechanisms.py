@@ -77,6 +77,7 @@ EXAMPLES = {
     "TruncatedPoissonGaussian": [ja.TruncatedPoissonGaussian(1.2, 0.1, 1e-7)],
     "WithoutReplacementGroup": [ja.WithoutReplacementGroup(1.5, 100, 10, 2)],
     "ZeroConcentratedDP": [ja.ZeroConcentratedDP(0.05)],
+    "BallsInBins": [ja.BallsInBins(STRATEGY, 5.0, 4), ja.BallsInBins(STRATEGY, 5.0, 2)],
 }
 """One or more of every public class, by its name."""
 
@@ -87,6 +88,7 @@ UNSTATED = {
     "ExponentialMechanism": "a bound over all mechanisms of one range",
     **dict.fromkeys(("DPWithoutReplacement", "PoissonSubsampledDP"), "the pair of another, by a bound"),
     **dict.fromkeys(("GaussianWithReplacement", "WithoutReplacementGroup"), "a bound that is found on the host"),
+    "BallsInBins": "a bound by nested means of likelihood ratios, and not a law of its own",
     **dict.fromkeys(("AboveThreshold", "GaussianAboveThreshold"), "a bound on the whole profile"),
     **dict.fromkeys(("AllocatedMechanism", "PoissonSampledMechanism"), "the law of another pair's ratio, on a grid"),
     "BallsInBins": "a bound by nested means on a grid",

@@ -63,7 +63,7 @@ def drawn(columns, noise, count, seed):
         most = scores.max(axis=1)
         loss = (most + np.log(np.mean(np.exp(scores - most[:, None]), axis=1))) * (1 if way == "remove" else -1)
         gains = np.maximum(-np.expm1(EPSILONS[:, None] - loss[None]), 0.0)
-        found[way] = gains.mean(axis=1), 5 * gains.std(axis=1) / math.sqrt(count) + 5e-6
+        found[way] = gains.mean(axis=1), 5 * gains.std(axis=1) / math.sqrt(count) + 5 / count
     return found
 
 
@@ -149,6 +149,10 @@ def test_two_bins_with_shared_noise_are_met_from_both_sides(way):
     above = profiles(blocks(bins)[1])[way]
     assert np.all(above >= truth)
     assert above == pytest.approx(truth, rel=2e-3)
+    pair, _ = blocks(bins)[1].dominating_pairs()
+    for masses in (pair.p, pair.q):
+        assert abs(np.sum(masses) - 1) < 1e-12
+    assert 1e-31 < pair.p[-1] < 1e-29  # what is far out is spread to infinity, and counts
     below = NestedAllocation(1.0, 1.0, [0.75, 0.5, 0, 0, 0, 0, 0], [1, 2, 1, 1, 1, 1, 1], is_larger=False)
     below = profiles(below)[way]
     assert np.all(below <= truth)

@@ -50,12 +50,13 @@ STATIC = [
     *(made for name, made in MECHANISMS.items() if not name.startswith("MatrixMechanism")),
     *(strategies.SinglePass(8), strategies.MinSeparation(8, 2, 3), strategies.FixedEpochs(4, 2)),
     *(strategies.CyclicPoisson(8, 4, 0.1), strategies.HonakerTree(4), AdaptiveQuantile(1.0)),
+    strategies.Restarted(strategies.identity(), 100),
     *(PlannedLedger(np.int32(0), 4, 2.0), DiscreteGaussianPair(1.0), ja.RandomAllocation(1.0, 200, 128, 100)),
     *(ja.DiscreteGaussian(3000.0, 2**16, 2**17), ja.RandomizedResponse(0.5, 100)),
 ]
 """Instances of every class with static numbers that users make."""
 
-INTERNAL = {"SearchAim", "Diagnostics", "Looked", "Query", "Weight", "MatrixMechanism"}
+INTERNAL = {"SearchAim", "Diagnostics", "Looked", "Query", "Weight", "MatrixMechanism", "NestedAllocation"}
 """Classes whose static numbers are never a user's: the code makes them."""
 
 PLAIN = [
@@ -67,7 +68,7 @@ PLAIN = [
     policies.AdaptiveNoise(sampling_rate=0.01, initial=2.0, increment=0.1, least=1.0, period=97),
     policies.AdaptiveBatchSize(noise_multiplier=1.0, num_examples=50_000, increment=128.0, period=97),
     policies.EarlyStopping(policies.Constant(1.0, 0.01), period=98, target=4.0, patience=3),
-    *(audit.AuditSettings(), monte_carlo.BallsInBins(strategies.square_root(4), 2.0, 10, 2)),
+    *(audit.AuditSettings(), sampling.BallsInBinsSampler(100, 10, 60, 1, 2)),
 ]
 """Instances of the dataclasses of settings that users make, which are no pytrees."""
 

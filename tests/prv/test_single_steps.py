@@ -159,7 +159,7 @@ def test_every_mechanism_is_there():
     others = {
         *(ja.RandomAllocation, ja.PoissonSubsampledGroup, ja.WithoutReplacementGroup, ja.GaussianWithReplacement),
         *(ja.ExponentialMechanism, ja.TreeAggregation, ja.PoissonSubsampledDP, ja.DPWithoutReplacement),
-        *(ja.AboveThreshold, ja.GaussianAboveThreshold, ja.DiscreteGaussianVector),
+        *(ja.AboveThreshold, ja.GaussianAboveThreshold, ja.DiscreteGaussianVector, ja.BallsInBins),
     }
     assert {type(mechanism) for mechanism, _, _ in CASES} == classes - others
 

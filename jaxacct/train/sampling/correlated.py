@@ -111,9 +111,11 @@ class Correlated:
         of = "each turn" if self.is_sampled else str(self.participation)
         if isinstance(self._at_one, BallsInBins):
             of = f"all turns of an example, accounted by balls in bins: {places_of(self.batches)}"
-        return (
-            f"correlated over steps by {type(self.strategy).__name__}, of sensitivity {self.sensitivity:.9g} for {of}"
-        )
+        strategy, anew = self.strategy, ""
+        if isinstance(strategy, Restarted):
+            strategy, anew = strategy.strategy, f", anew every {strategy.every} steps"
+        name = type(strategy).__name__
+        return f"correlated over steps by {name}{anew}, of sensitivity {self.sensitivity:.9g} for {of}"
 
     def __repr__(self) -> str:
         return f"Correlated({self.batches}, {self.noise})"
