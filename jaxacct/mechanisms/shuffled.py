@@ -89,7 +89,7 @@ COINS = 48
 EPSILONS = 200
 """Number of epsilons evenly spaced, and as many dense near 0, between which the profile is by chords. Any is sound."""
 
-ALL_SIZES = 64
+ALL_SIZES = 96
 """Sizes up to this one all have a law; half as many to each octave beyond. Any even value is sound."""
 
 WINDOW = 8192
@@ -586,7 +586,8 @@ class ShuffledGaussian(NoisyMechanism):
         found: list[Mechanism] = [leave_scope((way if alone else jax.vmap(way))(s, t, w)) for way in ways]
         if relation == "zero_out" and alone and is_concrete(s, t) and 1 < t <= MOST_SUMMED:
             # Rates, times t, of the samples whose losses are summed. Any are sound.
-            found += [_summed_scores(float(s), int(t), float(w), min(rate / float(t), 0.5)) for rate in (1, 5, 20)]
+            rates = {min(rate / float(t), 0.5) for rate in (1, 5, 20)}
+            found += [_summed_scores(float(s), int(t), float(w), rate) for rate in sorted(rates)]
         return (tuple(found),)
 
     def _noise(self, relation: Relation, side: float) -> Any:
