@@ -59,8 +59,9 @@ def record_of(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
-    fields = [field.name for field in dataclasses.fields(value) if field.init]
-    return {"type": type(value).__name__} | {name: _plain(getattr(value, name)) for name in fields}
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+    # None is the default of a field that says nothing.
+    return {"type": type(value).__name__} | {name: _plain(each) for name, each in fields.items() if each is not None}
 
 
 def _plain(value: Any) -> Any:
