@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +89,7 @@ COINS = 48
 EPSILONS = 200
 """Number of epsilons evenly spaced, and as many dense near 0, between which the profile is by chords. Any is sound."""
 
-ALL_SIZES = 64
+ALL_SIZES = 96
 """Sizes up to this one all have a law; half as many to each octave beyond. Any even value is sound."""
 
 WINDOW = 8192
@@ -274,11 +274,14 @@ def _mix_allocations(s: Array, epsilons: Array, law: _Binomial, limit: Array) ->
         halves = [jnp.where(is_whole, at, place - ALL_SIZES // 2) for at in (place // 2 + place % 2 - 1, place // 2)]
         parts = [jax.tree.map(lambda leaf, at=at: leaf[at % ALL_SIZES], laws) for at in halves]
         shares = [size(at) / terms for at in halves]
-        found = add_laws(parts[0], shares[0], parts[1], shares[1], _grid(s, low, high, terms, POINTS))
-        laws = jax.tree.map(lambda leaf, new: leaf.at[place % ALL_SIZES].set(new), laws, found)
-        removed = jnp.sum(found.masses * jnp.maximum(found.values - ratios, 0.0), axis=1)
-        added = jnp.sum(found.masses * jnp.maximum(1 - ratios * found.values, 0.0), axis=1)
-        growth = 1 + scale_error(SLACK) + 2 * found.eta
+        mean = add_laws(parts[0], shares[0], parts[1], shares[1], _grid(s, low, high, terms, POINTS))
+        laws = jax.tree.map(lambda leaf, new: leaf.at[place % ALL_SIZES].set(new), laws, mean)
+        values = mean.values[None]
+        removed, added = (
+            jnp.sum(mean.masses[None] * jnp.maximum(gains, 0.0), axis=1)
+            for gains in (values - ratios, 1 - ratios * values)
+        )
+        growth = 1 + scale_error(SLACK) + 2 * mean.eta
         profile = jnp.minimum(jnp.stack([removed + infinite, added]) * growth, gaussian[None])
         return place + 1, laws, mixed + weigh(place)[:, None, None] * profile[None]
 
@@ -339,7 +342,8 @@ class AttainedPair(DiscretePair):
     vectors: ClassVar[tuple[str, ...]] = ("p", "q", "rounding")
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        return tuple(replace(pair, rounding=self.rounding) for pair in super().dominating_pairs(relation))
+        pairs = cast(tuple[FinitePair, ...], super().dominating_pairs(relation))
+        return tuple(replace(pair, rounding=self.rounding) for pair in pairs)
 
 
 @jax.jit
@@ -432,7 +436,7 @@ def _summed_scores(s: float, t: int, w: float, rate: float) -> AttainedPair:
 # ----------------------------------------------------------------------------------------------------
 
 REMAINDERS = "even", "small", "dropped"
-"""What becomes of examples that do not fill a batch: there are none, they are a last, smaller batch, or left out."""
+"""Kinds of what is left of the data by whole batches: nothing, a last, smaller batch, or examples that are left out."""
 
 
 @register_dataclass
@@ -557,9 +561,9 @@ class ShuffledGaussian(NoisyMechanism):
 
     @within_scope
     def attained(self, relation: Relation) -> tuple[tuple[Mechanism, ...], ...]:
-        """Returns the pairs of what two data sets release: one case, for the data sets serve all remainders if asked.
+        """Returns the pairs of what two data sets release, in one case, for these serve all remainders if asked to.
 
-        Of traced numbers, and of several, there is no sum of scores.
+        Sums of scores, of concrete numbers alone, tell more than random allocation does, which then is left out.
         """
         directions(self, relation)
 
@@ -577,13 +581,17 @@ class ShuffledGaussian(NoisyMechanism):
             return tuple(xp.broadcast_arrays(*settled))
 
         s, t, w = by_numpy_if_concrete(settle, self._noise(relation, 1.0), self.batches)
-        ways = [_contracted_allocation] if relation == "replace" else [_largest_result, _contracted_allocation]
-        alone = not self.batch_shape
-        found: list[Mechanism] = [leave_scope((way if alone else jax.vmap(way))(s, t, w)) for way in ways]
-        if relation == "zero_out" and alone and is_concrete(s, t) and 1 < t <= MOST_SUMMED:
+        is_summed = not self.batch_shape and is_concrete(s, t) and 1 < t <= MOST_SUMMED
+        if relation == "replace":
+            ways = [_contracted_allocation]
+        else:
+            ways = [_largest_result] if is_summed else [_largest_result, _contracted_allocation]
+        pairs: list[Mechanism] = [leave_scope((jax.vmap(way) if self.batch_shape else way)(s, t, w)) for way in ways]
+        if relation != "replace" and is_summed:
             # Rates, times t, of the samples whose losses are summed. Any are sound.
-            found += [_summed_scores(float(s), int(t), float(w), min(rate / float(t), 0.5)) for rate in (1, 5, 20)]
-        return (tuple(found),)
+            rates = sorted({min(rate / float(t), 0.5) for rate in (1, 8)})
+            pairs += [_summed_scores(float(s), int(t), float(w), rate) for rate in rates]
+        return (tuple(pairs),)
 
     def _noise(self, relation: Relation, side: float) -> Any:
         """Returns the noise multiplier of one epoch, rounded down where ``side`` is -1, and up where it is 1."""
