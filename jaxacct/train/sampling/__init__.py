@@ -6,12 +6,12 @@ sampler                        a batch                                          
 :class:`.PoissonSampler`       each example independently, overflow as a failure   :class:`.PoissonSubsampledGaussian`
 :class:`.TruncatedPoissonSampler`  the same, cut at random at any size             :class:`.TruncatedPoissonGaussian`
 :class:`.WithoutReplacementSampler`  a uniform subset of fixed size                :class:`.GaussianWithoutReplacement`
-:class:`.RandomAllocationSampler`  k of the epoch's batches for each example      :class:`.RandomAllocation`
 :class:`.ShuffledSampler`      the next ones of an order that an epoch draws       :class:`.ShuffledGaussian`
+:class:`.RandomAllocationSampler`  k of the epoch's batches for each example      :class:`.RandomAllocation`
 :class:`.CyclicPoissonSampler`  each example of a group independently, by turns     :class:`.MatrixMechanism`, cycles
 =============================  ==================================================  =================================
 
-:class:`.Correlated` joins the last three to a strategy of correlated noise.
+:class:`.Correlated` joins the last two to a strategy of correlated noise.
 """
 
 from jaxacct.train.sampling.correlated import Correlated, CyclicPoissonSampler, RandomAllocationSampler
