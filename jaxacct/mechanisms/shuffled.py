@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -276,8 +276,11 @@ def _mix_allocations(s: Array, epsilons: Array, law: _Binomial, limit: Array) ->
         shares = [size(at) / terms for at in halves]
         found = add_laws(parts[0], shares[0], parts[1], shares[1], _grid(s, low, high, terms, POINTS))
         laws = jax.tree.map(lambda leaf, new: leaf.at[place % ALL_SIZES].set(new), laws, found)
-        removed = jnp.sum(found.masses * jnp.maximum(found.values - ratios, 0.0), axis=1)
-        added = jnp.sum(found.masses * jnp.maximum(1 - ratios * found.values, 0.0), axis=1)
+        values = found.values[None]
+        removed, added = (
+            jnp.sum(found.masses[None] * jnp.maximum(gains, 0.0), axis=1)
+            for gains in (values - ratios, 1 - ratios * values)
+        )
         growth = 1 + scale_error(SLACK) + 2 * found.eta
         profile = jnp.minimum(jnp.stack([removed + infinite, added]) * growth, gaussian[None])
         return place + 1, laws, mixed + weigh(place)[:, None, None] * profile[None]
@@ -339,7 +342,8 @@ class AttainedPair(DiscretePair):
     vectors: ClassVar[tuple[str, ...]] = ("p", "q", "rounding")
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        return tuple(replace(pair, rounding=self.rounding) for pair in super().dominating_pairs(relation))
+        pairs = cast(tuple[FinitePair, ...], super().dominating_pairs(relation))
+        return tuple(replace(pair, rounding=self.rounding) for pair in pairs)
 
 
 @jax.jit
