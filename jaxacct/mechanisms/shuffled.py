@@ -532,7 +532,7 @@ class ShuffledGaussian(NoisyMechanism):
 
     @property
     def composed(self) -> bool:
-        return self.remainder == "even" and self.stop_after is None
+        return False  # it lists itself
 
     def decompose(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns runs of the Gaussian mechanism for a single batch of all examples, which it is, and else this.
@@ -540,7 +540,7 @@ class ShuffledGaussian(NoisyMechanism):
         Traced numbers, and several with a leading axis, may be of either kind: then both are listed, with 0 runs of the
         one that does not apply. Where examples may be left over there is more than one batch, or one not of all.
         """
-        if not self.composed:
+        if self.remainder != "even" or self.stop_after is not None:
             return [(self, steps)]
         steps, batches = counts_of(steps), counts_of(self.batches)
         single = batches == 1

@@ -296,11 +296,11 @@ def guarantee(trainer: DPTrainer) -> str:
         "PoissonSampler": "Poisson sampled; those cut at capacity are paid for in delta",
         "TruncatedPoissonSampler": "Poisson sampled and cut at random, which the mechanism counts",
         "WithoutReplacementSampler": "of fixed size, drawn without replacement",
+        "ShuffledSampler": "of fixed size, by an order that is drawn for each epoch and kept secret",
         "CyclicPoissonSampler": "Poisson sampled from groups that take turns; those cut at capacity are paid for in "
         "delta",
         "RandomAllocationSampler": "by random allocation, each example in equally many batches of every epoch",
         "BallsInBinsSampler": "by random allocation, each example in one batch, the same in all epochs of a run",
-        "ShuffledSampler": "of fixed size, by an order that is drawn for each epoch and kept secret",
     }
     text += (
         f" Neighbours: {RELATIONS[trainer.sampler.relation].format(unit=unit_of(trainer))}.{_number_of(trainer)}"

@@ -178,8 +178,8 @@ def _stream_of_rows(is_one: bool) -> str:
     why = (
         "Poisson sampling draws each example anew at every step, and needs those that it drew by their numbers; batches"
         " of a stream, shuffled or not, are another mechanism, whose guarantee is weaker and not the one that is "
-        "accounted; jaxacct.train.ShuffledSampler shuffles and accounts for it, RandomAllocationSampler uses every "
-        "example as evenly for less"
+        "accounted; of shuffled batches no tight bound is known, jaxacct.train.RandomAllocationSampler uses every "
+        "example as evenly"
     )
     return f", it is a stream ({why})" if is_one else ""
 

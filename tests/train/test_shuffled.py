@@ -13,6 +13,7 @@ from helpers.shared import sharing
 from scipy import stats
 
 import jaxacct as ja
+from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Schedule
 from jaxacct.train import (
     Checkpoints,
@@ -170,6 +171,11 @@ def test_plans_spend_a_budget_on_whole_shuffles():
     assert (plan.certified.lower, plan.certified.upper) == (whole.lower, whole.upper)
     assert whole.lower < 0.9 * whole.upper  # of the mechanism, and not of its pair
     assert cost(sampler.mechanism(0.99 * plan.noise_multiplier), 4).upper > 3.0
+    # Renyi orders are the Gaussian's, of a whole epoch: each of the filter's runs is one.
+    filtered = FilteredRun(epsilon=3.0, delta=1e-5, noise_multiplier=4.0, sampler=ShuffledSampler(2000, 250)).resolve(
+        2000
+    )
+    assert filtered.horizon == 8 * int(RenyiFilter(3.0, 1e-5).remaining(ja.Gaussian(4.0), relation="zero_out")) > 0
     begun = planned._certify(sampler, plan.noise_multiplier, 28, 3.0, plan.delta_for_accounting, ())
     ended = cost(sampler.mechanism(plan.noise_multiplier), 3)
     assert (begun.lower, begun.upper) == (ended.lower, whole.upper)

@@ -6,9 +6,9 @@ sampler                        a batch                                          
 :class:`.PoissonSampler`       each example independently, overflow as a failure   :class:`.PoissonSubsampledGaussian`
 :class:`.TruncatedPoissonSampler`  the same, cut at random at any size             :class:`.TruncatedPoissonGaussian`
 :class:`.WithoutReplacementSampler`  a uniform subset of fixed size                :class:`.GaussianWithoutReplacement`
+:class:`.ShuffledSampler`      the next ones of an order that an epoch draws       :class:`.ShuffledGaussian`
 :class:`.RandomAllocationSampler`  k of the epoch's batches for each example      :class:`.RandomAllocation`
 :class:`.BallsInBinsSampler`   one batch for each example, kept for some epochs     :class:`.BallsInBins`
-:class:`.ShuffledSampler`      the next ones of an order that an epoch draws       :class:`.ShuffledGaussian`
 :class:`.CyclicPoissonSampler`  each example of a group independently, by turns     :class:`.MatrixMechanism`, cycles
 =============================  ==================================================  =================================
 
