@@ -77,7 +77,6 @@ def certify(source: dict[str, Any]) -> dict[str, Any]:
     """
     importlib.import_module("jaxacct.verify")  # from an extra: a missing package is reported before the long work
     spec, made = parsed(source), derive(source)
-    _check_claimed(spec, made)
     verdict = ask_referee(spec, made["bracket"])
     if verdict["status"] == "REFUTED":
         raise ValueError(
@@ -91,14 +90,16 @@ def certify(source: dict[str, Any]) -> dict[str, Any]:
     return add_words(about | made)
 
 
-def _check_claimed(spec: Spec, made: dict[str, Any]) -> None:
+def _check_claimed(spec: Spec, bracket: dict[str, Any]) -> None:
     """Raises ValueError unless an epsilon that is claimed follows from the upper bound."""
     if spec.claimed is None or spec.delta is None:
         return
     if spec.distance:
-        raise ValueError(f"claimed = {spec.claimed}: of noise in integers, or cut batches, {made['claim']} is proved.")
-    bracket = enclose(made["bracket"]["lower"], made["bracket"]["upper"], True)
-    verdict = rule(spec.mechanisms, bracket, spec.claimed, spec.delta, spec.relation)
+        raise ValueError(
+            f"claimed = {spec.claimed}: where delta pays for {_what_is_paid(spec)} no epsilon is judged: leave it out."
+        )
+    bounds = enclose(bracket["lower"], bracket["upper"], True)
+    verdict = rule(spec.mechanisms, bounds, spec.claimed, spec.delta, spec.relation)
     if verdict.status == Ruling.PROVED:
         return
     from jaxacct import verify  # of an extra
@@ -146,6 +147,7 @@ def derive(source: dict[str, Any]) -> dict[str, Any]:
     if claim["epsilon"] == math.inf or claim["delta"] >= 1:
         raise ValueError(f"no certificate: no finite epsilon is known at a delta below 1: see jaxacct {quantity}.")
     bracket = {"quantity": quantity, "given": argument, "lower": float(bounds.lower), "upper": float(bounds.upper)}
+    _check_claimed(spec, bracket)
     profile = _claimed_profile(spec, claim, cost)
     success = [_success(profile, rate, spec.relation) for rate in rates]
     releases = [
