@@ -34,7 +34,8 @@ from jaxtyping import ArrayLike
 
 from jaxacct import certified, validation
 from jaxacct.adapters.loaders import ShuffledBatches
-from jaxacct.bounds import Bounds, Verdict
+from jaxacct.bounds import Bounds
+from jaxacct.choices import Verdict
 from jaxacct.display import round_up
 from jaxacct.mechanisms import (
     ApproximateDP,

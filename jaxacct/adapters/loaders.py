@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from jaxacct import certified, validation
-from jaxacct.bounds import Bounds, Ruling, Verdict, enclose
+from jaxacct.bounds import Bounds, enclose
+from jaxacct.choices import Ruling, Verdict
 from jaxacct.mechanisms import Gaussian, Mechanism, Relation, ShuffledGaussian
 from jaxacct.mechanisms.mechanism import Mechanisms, Steps
 from jaxacct.numerics.pytrees import takes_python_values

@@ -30,8 +30,9 @@ import numpy as np
 import jaxacct
 from jaxacct import json_files, saddlepoint
 from jaxacct.adapters.loaders import rule
-from jaxacct.bounds import Ruling, enclose
+from jaxacct.bounds import enclose
 from jaxacct.certificates.specs import ANY, IntegerNoise, Release, Spec, all_of, parsed, sampling_of, unit_of
+from jaxacct.choices import Ruling
 from jaxacct.display import round_up, rounded_up
 from jaxacct.mechanisms import AboveThreshold, DiscreteGaussianVector, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
