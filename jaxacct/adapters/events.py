@@ -667,9 +667,10 @@ def shuffled_run(parts: Parts, batches: ShuffledBatches) -> tuple[float, int]:
     ((part, steps),) = parts.items()
     noise, rate = part.fields
     # Opacus records one over the number of batches, others the size of a batch over the number of examples.
-    if not abs(1 / max(rate, 1e-300) - batches.examples / batches.batch_size) <= 1:
+    recorded = 1 / rate if rate else math.inf
+    if not abs(recorded - batches.examples / batches.batch_size) <= 1:
         raise ValueError(
-            f"the record's sampling rate {rate:.6g} is that of {1 / rate:.6g} batches an epoch, and not of "
+            f"the record's sampling rate {rate:.6g} is that of {recorded:.6g} batches an epoch, and not of "
             f"{batches.examples} examples in batches of {batches.batch_size}: give those of the run."
         )
     return noise, steps

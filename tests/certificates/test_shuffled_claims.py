@@ -342,6 +342,8 @@ def test_a_history_of_opacus_is_judged(poisson, verdict):
     for wrong, why in (
         ([(NOISE, 0.1, 10), (2.0, 0.1, 20)], "2 kinds of steps"),
         ([(NOISE, 0.01, 30)], "not of 1000 examples"),
+        ([(NOISE, 0.0, 30)], "not of 1000 examples"),
+        ([], "0 kinds of steps"),
     ):
         with pytest.raises(ValueError, match=why):
             judge_history(wrong, LOADER, DELTA)
