@@ -38,8 +38,9 @@ def dominate(
 
     Formal guarantee: two laws that err from p and q by ``rounding``, relatively, have the losses, and a profile at or
     above the bounds, both ways, at every epsilon. Take for them the slopes as computed: then all masses but the middle
-    one are exact but for a rounding, and scaling one half by 1 + 4 n units makes the halves meet. The profile at a
-    point, a sum of slopes times gaps, each right to a few units, is off by as many for each of them.
+    one are exact but for a rounding, and scaling one half by 1 + 4 n units makes the halves meet. The middle one errs
+    by some units of one; take it as computed, too, and divide both laws by their sum, which is the same. The profile at
+    a point, a sum of slopes times gaps, each right to a few units, is off by as many for each of them.
     """
     n, u = epsilons.shape[0], roundoff()
     ends = jnp.minimum(jax.lax.cummin(jnp.stack([forth, back]) * (1 + scale_error(MARGIN)), axis=1), 1.0)
@@ -52,8 +53,7 @@ def dominate(
     q = jnp.concatenate([jnp.zeros(1), rises[0, ::-1], middle[None], rises[1] * ratios, ends[1, -1:]])
     infinite = jnp.full(1, jnp.inf)
     losses = jnp.concatenate([infinite, epsilons[:0:-1], -epsilons, -infinite])
-    # The middle is off by some units of one.
-    return p, q, losses, jnp.full(2 * n + 1, 16 * n * u).at[n].add(jnp.minimum(32 * u / middle, 1.0))
+    return p, q, losses, jnp.full(2 * n + 1, (16 * n + 128) * u)
 
 
 def _lowest_chord(epsilons: Array, ends: Array) -> Array:

@@ -60,8 +60,8 @@ def record_of(mechanism: Mechanism) -> dict[str, Any]:
 
 def _fields_of(value: Any) -> dict[str, Any]:
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-    plain = {name: _plain(entry) for name, entry in fields.items() if entry is not None}  # None is a default
-    return {"type": type(value).__name__} | plain
+    # None is the default of a field that says nothing.
+    return {"type": type(value).__name__} | {name: _plain(each) for name, each in fields.items() if each is not None}
 
 
 def _plain(value: Any) -> Any:

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +89,7 @@ COINS = 48
 EPSILONS = 200
 """Number of epsilons evenly spaced, and as many dense near 0, between which the profile is by chords. Any is sound."""
 
-ALL_SIZES = 64
+ALL_SIZES = 96
 """Sizes up to this one all have a law; half as many to each octave beyond. Any even value is sound."""
 
 WINDOW = 8192
@@ -276,8 +276,11 @@ def _mix_allocations(s: Array, epsilons: Array, law: _Binomial, limit: Array) ->
         shares = [size(at) / terms for at in halves]
         found = add_laws(parts[0], shares[0], parts[1], shares[1], _grid(s, low, high, terms, POINTS))
         laws = jax.tree.map(lambda leaf, new: leaf.at[place % ALL_SIZES].set(new), laws, found)
-        removed = jnp.sum(found.masses * jnp.maximum(found.values - ratios, 0.0), axis=1)
-        added = jnp.sum(found.masses * jnp.maximum(1 - ratios * found.values, 0.0), axis=1)
+        values = found.values[None]
+        removed, added = (
+            jnp.sum(found.masses[None] * jnp.maximum(gains, 0.0), axis=1)
+            for gains in (values - ratios, 1 - ratios * values)
+        )
         growth = 1 + scale_error(SLACK) + 2 * found.eta
         profile = jnp.minimum(jnp.stack([removed + infinite, added]) * growth, gaussian[None])
         return place + 1, laws, mixed + weigh(place)[:, None, None] * profile[None]
@@ -339,7 +342,8 @@ class AttainedPair(DiscretePair):
     vectors: ClassVar[tuple[str, ...]] = ("p", "q", "rounding")
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        return tuple(replace(pair, rounding=self.rounding) for pair in super().dominating_pairs(relation))
+        pairs = cast(tuple[FinitePair, ...], super().dominating_pairs(relation))
+        return tuple(replace(pair, rounding=self.rounding) for pair in pairs)
 
 
 @jax.jit
@@ -582,7 +586,8 @@ class ShuffledGaussian(NoisyMechanism):
         found: list[Mechanism] = [leave_scope((way if alone else jax.vmap(way))(s, t, w)) for way in ways]
         if relation == "zero_out" and alone and is_concrete(s, t) and 1 < t <= MOST_SUMMED:
             # Rates, times t, of the samples whose losses are summed. Any are sound.
-            found += [_summed_scores(float(s), int(t), float(w), min(rate / float(t), 0.5)) for rate in (1, 5, 20)]
+            rates = {min(rate / float(t), 0.5) for rate in (1, 5, 20)}
+            found += [_summed_scores(float(s), int(t), float(w), rate) for rate in sorted(rates)]
         return (tuple(found),)
 
     def _noise(self, relation: Relation, side: float) -> Any:
