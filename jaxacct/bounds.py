@@ -1,11 +1,7 @@
-"""The bracket of a privacy number: :class:`Bounds`, proved from below and from above, with the best guess between.
-
-Also the verdict on a claim of such a number: :class:`Ruling` and :class:`Verdict`.
-"""
+"""The bracket of a privacy number: :class:`Bounds`, proved from below and from above, with the best guess between."""
 
 from __future__ import annotations
 
-import enum
 import math
 from dataclasses import dataclass
 from decimal import Decimal
@@ -137,39 +133,6 @@ def _bracket(lower: float, upper: float) -> str:
     digits = min(max(2 - math.floor(math.log10(gap)), 4), 7) if gap > 0 else 7
     spec = f".{digits}g"
     return f"[{rounded_down(Decimal(lower), spec)}, {rounded_up(Decimal(upper), spec)}]"
-
-
-class Ruling(enum.StrEnum):
-    """The state of a claim.
-
-    Attributes:
-        PROVED: the truth lies within the claimed bracket, or is at most the epsilon that was claimed.
-        REFUTED: it does not.
-        UNDECIDED: neither was proved; the reason says what is missing.
-    """
-
-    PROVED = "PROVED"
-    REFUTED = "REFUTED"
-    UNDECIDED = "UNDECIDED"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The judgement of a claim: of a bracket, by the referee, or of an epsilon, by what is known of the mechanism.
-
-    Attributes:
-        status: PROVED, REFUTED or UNDECIDED.
-        truth: (low, high), float64, between which the truth was proved to lie: the bracket itself where it was proved
-            and no more was needed, a narrow one where the referee refuted it.
-        reason: the grounds of the status, or what is missing, in words.
-
-    >>> Verdict(Ruling.PROVED, (1.0, 1.1), "").status == "PROVED"
-    True
-    """
-
-    status: Ruling
-    truth: tuple[float, float]
-    reason: str
 
 
 def enclose(lower: Any, upper: Any, converged: Any) -> Bounds:

@@ -1,8 +1,11 @@
-"""The choices that the library and its command offer alike, as types of strings.
+"""The choices that the library and its command offer alike, as types of strings; and the verdicts of both on claims.
 
-Nothing is imported here, JAX least of all: the command's help shows them, and must not wait.
+Nothing of the library is imported here, nor JAX: the command's help shows the choices, and must not wait; the referee
+gives verdicts, and shares no code with what it judges.
 """
 
+import enum
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Relation: TypeAlias = Literal["add_or_remove", "add", "remove", "replace", "zero_out"]
@@ -18,3 +21,36 @@ Certified: TypeAlias = Literal["auto", "float64", "float32"]
 
 Mode: TypeAlias = Literal["saddlepoint", "certified"]
 """Modes of a sweep: the exact accountant alone, or the mesh where that does not converge."""
+
+
+class Ruling(enum.StrEnum):
+    """The state of a claim.
+
+    Attributes:
+        PROVED: the truth lies within the claimed bracket, or is at most the epsilon that was claimed.
+        REFUTED: it does not.
+        UNDECIDED: neither was proved; the reason says what is missing.
+    """
+
+    PROVED = "PROVED"
+    REFUTED = "REFUTED"
+    UNDECIDED = "UNDECIDED"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement of a claim: of a bracket, by the referee, or of an epsilon, by what is known of the mechanism.
+
+    Attributes:
+        status: PROVED, REFUTED or UNDECIDED.
+        truth: (low, high), float64, between which the truth was proved to lie: the bracket itself where it was proved
+            and no more was needed, a narrow one where the referee refuted it.
+        reason: the grounds of the status, or what is missing, in words.
+
+    >>> Verdict(Ruling.PROVED, (1.0, 1.1), "").status == "PROVED"
+    True
+    """
+
+    status: Ruling
+    truth: tuple[float, float]
+    reason: str

@@ -1,7 +1,7 @@
 """Shuffled batches as pipelines run them: ``python -m bench.studies.pipelines``.
 
 The table of docs/pipelines.md: what was claimed of ten pipelines as Poisson samples, the bracket of what ran, the
-verdict, and the seconds that it takes in a process that has its programs. With ``--loaders`` the orders of the loaders
+verdict, and the processor time that it takes once its programs are there. With ``--loaders`` the orders of the loaders
 that are installed (PyTorch, Accelerate, Hugging Face's datasets, Keras, Grain): whether an epoch repeats the one
 before, whether another run or process repeats it, whether examples come twice, and where the last one may come.
 """
@@ -39,6 +39,7 @@ def claims() -> None:
     import jaxacct as ja
     from jaxacct import verify
     from jaxacct.adapters import ShuffledBatches
+    from jaxacct.display import rounded_down, rounded_up
 
     print("| pipeline | noise, batches, epochs, delta | Poisson's | bracket | verdict | one order | known |")
     print("|---|---|---|---|---|---|---|")
@@ -48,17 +49,18 @@ def claims() -> None:
         poisson = ja.PoissonSubsampledGaussian(noise, 1 / loader.steps_per_epoch)
         claimed = float(ja.epsilon(poisson, steps, delta).upper)
         for _ in range(2):  # the second time without a compiler
-            start = time.perf_counter()
+            start = time.process_time()
             verdict = loader.judge(noise, steps, claimed, delta)
-            seconds = time.perf_counter() - start
+            seconds = time.process_time() - start
         low, high = verdict.truth
         one = replace(loader, reshuffles=False).judge(noise, steps, claimed, delta).truth[0]
         known = replace(loader, seed=0).judge(noise, steps, claimed, delta).truth[1]
         alone = verify.epsilon(*loader.compose(noise, steps), delta, (None, claimed), relation="zero_out").status
         print(
             f"| {name} | {noise}, {loader.steps_per_epoch:,}, {epochs}, {delta:g} | {claimed:.3f} "
-            f"| [{low:.3f}, {high:.3f}] | {verdict.status} | {one:.3f} | {known:.3f} |",
-            f"{seconds:.2f} s, referee: {alone}",
+            f"| [{rounded_down(low, '.4g')}, {rounded_up(high, '.4g')}] | {verdict.status} "
+            f"| {rounded_down(one, '.5g')} | {rounded_up(known, '.5g')} |",
+            f"{seconds:.2f} CPU seconds, referee: {alone}",
         )
 
 

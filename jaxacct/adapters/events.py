@@ -34,7 +34,8 @@ from jaxtyping import ArrayLike
 
 from jaxacct import certified, validation
 from jaxacct.adapters.loaders import ShuffledBatches
-from jaxacct.bounds import Bounds, Verdict
+from jaxacct.bounds import Bounds
+from jaxacct.choices import Verdict
 from jaxacct.display import round_up
 from jaxacct.mechanisms import (
     ApproximateDP,
@@ -622,9 +623,10 @@ def judge_history(
 
     Raises ValueError where the history is no run of these batches with one noise multiplier.
 
-    >>> verdict = judge_history([(1.0, 1 / 938, 9380)], ShuffledBatches(examples=60_000, batch_size=64), delta=1e-5)
-    >>> verdict.status.value, f"{verdict.truth[0]:.2f}"  # Poisson samples: 0.49
-    ('REFUTED', '4.57')
+    >>> public = ShuffledBatches(examples=60_000, batch_size=64, seed=42)
+    >>> verdict = judge_history([(1.0, 1 / 938, 9380)], public, delta=1e-5)
+    >>> verdict.status.value, f"{verdict.truth[0]:.2f}"  # Poisson samples: 0.49; of a secret order [4.57, 6.23]
+    ('REFUTED', '17.86')
     """
     return _verdict_on(parts_of_history(history), batches, delta, relation)
 
@@ -638,7 +640,7 @@ def judge_dp_event(event: object, batches: ShuffledBatches, delta: float, relati
     ...     sampling_probability, event = 64 / 60_000, GaussianDpEvent()
     >>> class SelfComposedDpEvent:
     ...     event, count = PoissonSampledDpEvent(), 9380
-    >>> judge_dp_event(SelfComposedDpEvent(), ShuffledBatches(60_000, 64), delta=1e-5).status.value
+    >>> judge_dp_event(SelfComposedDpEvent(), ShuffledBatches(60_000, 64, seed=0), delta=1e-5).status.value
     'REFUTED'
     """
     return _verdict_on(parts_of(event), batches, delta, relation)
@@ -665,9 +667,10 @@ def shuffled_run(parts: Parts, batches: ShuffledBatches) -> tuple[float, int]:
     ((part, steps),) = parts.items()
     noise, rate = part.fields
     # Opacus records one over the number of batches, others the size of a batch over the number of examples.
-    if not abs(1 / max(rate, 1e-300) - batches.examples / batches.batch_size) <= 1:
+    recorded = 1 / rate if rate else math.inf
+    if not abs(recorded - batches.examples / batches.batch_size) <= 1:
         raise ValueError(
-            f"the record's sampling rate {rate:.6g} is that of {1 / rate:.6g} batches an epoch, and not of "
+            f"the record's sampling rate {rate:.6g} is that of {recorded:.6g} batches an epoch, and not of "
             f"{batches.examples} examples in batches of {batches.batch_size}: give those of the run."
         )
     return noise, steps

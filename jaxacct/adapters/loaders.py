@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from jaxacct import certified, validation
-from jaxacct.bounds import Bounds, Ruling, Verdict, enclose
+from jaxacct.bounds import Bounds, enclose
+from jaxacct.choices import Ruling, Verdict
 from jaxacct.mechanisms import Gaussian, Mechanism, Relation, ShuffledGaussian
 from jaxacct.mechanisms.mechanism import Mechanisms, Steps
 from jaxacct.numerics.pytrees import takes_python_values
@@ -125,10 +126,10 @@ class ShuffledBatches:
 
         Raises ValueError where :meth:`compose` does, and for another relation.
 
-        >>> batches = ShuffledBatches(examples=1000, batch_size=10)
-        >>> verdict = batches.judge(0.5, 100, epsilon=1.2, delta=1e-5)  # 1.2 is what Poisson samples cost
+        >>> public = ShuffledBatches(examples=60_000, batch_size=64, seed=42)
+        >>> verdict = public.judge(1.0, 9380, epsilon=0.494, delta=1e-5)  # Poisson's; of a secret order [4.57, 6.23]
         >>> verdict.status.value, f"{verdict.truth[0]:.2f}"
-        ('REFUTED', '8.46')
+        ('REFUTED', '17.86')
         """
         check_shuffled(relation)
         return judge(*self.compose(noise_multiplier, steps), epsilon, delta, relation)

@@ -30,8 +30,9 @@ import numpy as np
 import jaxacct
 from jaxacct import json_files, saddlepoint
 from jaxacct.adapters.loaders import rule
-from jaxacct.bounds import Ruling, enclose
+from jaxacct.bounds import enclose
 from jaxacct.certificates.specs import ANY, IntegerNoise, Release, Spec, all_of, parsed, sampling_of, unit_of
+from jaxacct.choices import Ruling
 from jaxacct.display import round_up, rounded_up
 from jaxacct.mechanisms import AboveThreshold, DiscreteGaussianVector, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
@@ -77,7 +78,6 @@ def certify(source: dict[str, Any]) -> dict[str, Any]:
     """
     importlib.import_module("jaxacct.verify")  # from an extra: a missing package is reported before the long work
     spec, made = parsed(source), derive(source)
-    _check_claimed(spec, made)
     verdict = ask_referee(spec, made["bracket"])
     if verdict["status"] == "REFUTED":
         raise ValueError(
@@ -91,14 +91,16 @@ def certify(source: dict[str, Any]) -> dict[str, Any]:
     return add_words(about | made)
 
 
-def _check_claimed(spec: Spec, made: dict[str, Any]) -> None:
+def _check_claimed(spec: Spec, bracket: dict[str, Any]) -> None:
     """Raises ValueError unless an epsilon that is claimed follows from the upper bound."""
     if spec.claimed is None or spec.delta is None:
         return
     if spec.distance:
-        raise ValueError(f"claimed = {spec.claimed}: of noise in integers, or cut batches, {made['claim']} is proved.")
-    bracket = enclose(made["bracket"]["lower"], made["bracket"]["upper"], True)
-    verdict = rule(spec.mechanisms, bracket, spec.claimed, spec.delta, spec.relation)
+        raise ValueError(
+            f"claimed = {spec.claimed}: where delta pays for {_what_is_paid(spec)} no epsilon is judged: leave it out."
+        )
+    bounds = enclose(bracket["lower"], bracket["upper"], True)
+    verdict = rule(spec.mechanisms, bounds, spec.claimed, spec.delta, spec.relation)
     if verdict.status == Ruling.PROVED:
         return
     from jaxacct import verify  # of an extra
@@ -146,6 +148,7 @@ def derive(source: dict[str, Any]) -> dict[str, Any]:
     if claim["epsilon"] == math.inf or claim["delta"] >= 1:
         raise ValueError(f"no certificate: no finite epsilon is known at a delta below 1: see jaxacct {quantity}.")
     bracket = {"quantity": quantity, "given": argument, "lower": float(bounds.lower), "upper": float(bounds.upper)}
+    _check_claimed(spec, bracket)
     profile = _claimed_profile(spec, claim, cost)
     success = [_success(profile, rate, spec.relation) for rate in rates]
     releases = [

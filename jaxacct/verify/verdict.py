@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint import arb, ctx
 
-from jaxacct.bounds import Bounds, Ruling, Verdict
+from jaxacct.choices import Ruling, Verdict
 from jaxacct.verify import border, cells, contour, statements
 from jaxacct.verify.contour import Loss, TooMuch
 from jaxacct.verify.statements import Unstated, composition, exact
 
 if TYPE_CHECKING:
+    from jaxacct.bounds import Bounds
     from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 
 ENOUGH = 1e-14
@@ -286,7 +287,7 @@ def closed_form(law: Loss, count: int) -> Callable[[arb], arb] | None:
 # ----------------------------------------------------------------------------------------------------
 
 
-Claim: TypeAlias = Bounds | tuple[float | None, float]
+Claim: TypeAlias = "Bounds | tuple[float | None, float]"
 """A claimed bracket, or its two ends; a lower end of None is 0."""
 
 

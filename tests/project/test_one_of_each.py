@@ -68,7 +68,7 @@ ONCE = {
 }
 
 NOWHERE = {
-    "settings of the trainer in groups": r"\*\*short|group_of\(|(Budget|Batches|Placement|Augmentation)\([a-z_]+=",
+    "settings of the trainer in groups": r"\*\*short|group_of\(|\b(Budget|Batches|Placement|Augmentation)\([a-z_]+=",
     "a top level that is handed down": r"_ASK\b|class Ask\b",
     "private modules of JAX": r"^\s*(from|import) jax\._src",
     "float64 by a global setting": r"config\.update\(\"jax_enable_x64",
