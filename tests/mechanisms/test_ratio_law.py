@@ -60,6 +60,7 @@ def test_sampling_of_outcomes_is_exact_and_both_go_on_top_of_each_other():
     check(ja.PoissonSampledMechanism(ja.AllocatedMechanism(pair, 3), 0.3), below, 0.7 * q3 + 0.3 * p3, q3)
 
 
+@pytest.mark.exhaustive
 def test_mass_at_infinity_is_kept_by_allocation_and_scaled_by_sampling():
     kinds = ja.ApproximateDP(0.5, 0.01), ja.DiscretePair(P, Q)
     for inner, infinite in zip(kinds, (0.01, 0.1), strict=True):
@@ -79,7 +80,7 @@ def laplace_cells(scale, n, far):
     return np.diff(below(z - 1)), np.diff(below(z))
 
 
-@pytest.mark.first_tier("0.5-add")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
 def test_allocation_of_noise_to_two_runs_by_quadrature(scale, direction):

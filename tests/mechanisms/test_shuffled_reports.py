@@ -61,7 +61,7 @@ def by_blanket(epsilon, k, n):
     return found
 
 
-@pytest.mark.first_tier("3-3-1.5", "2-4-1.5")
+@pytest.mark.first_tier("2-4-1.5")
 @pytest.mark.parametrize("epsilon", [0.4, 1.5, 4.0])
 @pytest.mark.parametrize("n", [1, 3, 4, 5])
 @pytest.mark.parametrize("k", [2, 3, 4])
@@ -81,13 +81,14 @@ def test_no_data_set_is_above_the_bound_and_the_lower_end_is_that_of_one(k, n, e
 
 
 EXACT = {
-    (3.0, 10, 10**3): (0.661983, 0.66336027),
+    (3.0, 10, 10**3): (0.663125, 0.66336027),
     (3.0, 10, 10**5): (0.0552025, 0.05520317),
     (1.0, 4, 10**3): (0.117686, 0.11782414),
     (1.0, 4, 10**6): (0.00276721, 0.002767208),
     (2.0, 3, 10**4): (0.107663, 0.10767032),
 }
-"""Lower ends, which a bound may only exceed, and exact upper ones at a delta of 1e-6."""
+"""Lower ends, which a bound may only exceed, and exact upper ones at a delta of 1e-6. With the gains of the third value
+and of all others as one, the first lower end is .661983."""
 
 
 @pytest.mark.exhaustive
@@ -103,11 +104,6 @@ def test_brackets_of_many_users_meet_the_exact_ends(setting):
     found = ja.epsilon(ja.ShuffledRandomizedResponse(*setting), 1, 1e-6, relation="replace")
     assert most - 1e-8 <= found.upper <= most + 1e-6
     assert least - 1e-6 <= found.lower <= most
-
-
-def test_a_third_value_with_its_four_gains_is_nearly_the_bound():
-    """The contraction to three gains has .661983; the exact end of the histograms is .663125."""
-    assert ja.epsilon(ja.ShuffledRandomizedResponse(3.0, 10, 1000), 1, 1e-6, relation="replace").lower > 0.66311
 
 
 @pytest.mark.exhaustive
