@@ -53,7 +53,7 @@ from jaxacct.mechanisms.laplace import Laplace, PoissonSubsampledLaplace
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, check_mechanism, choose, directions, is_exact_zero
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff, scale_error
-from jaxacct.numerics.precision import as_float64, leave_scope, within_scope
+from jaxacct.numerics.precision import as_float64, first_index, leave_scope, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
 
 KNOWN = 1e-9
@@ -129,7 +129,8 @@ def _of_cells(pair: DominatingPair, infinite: Array, cells: int, contracts: bool
     doubt = pair.boundary_error(jnp.max(jnp.abs(edges))) + u * (8 + 2 * jnp.max(jnp.abs(edges)))
     if contracts:
         known = (p_error <= KNOWN * p) & (q_error <= KNOWN * q) & (q > 0)
-        likeliest = jnp.arange(len(q)) == jnp.argmax(jnp.where(known, q, 0.0))
+        most = jnp.where(known, q, 0.0)
+        likeliest = jnp.arange(len(q)) == first_index(most == jnp.max(most))
         p, q, p_error, q_error = (
             jnp.where(likeliest, jnp.sum(jnp.where(likeliest | ~known, each, 0.0)), jnp.where(known, each, 0.0))
             for each in (p, q, p_error, q_error)
@@ -170,11 +171,9 @@ def allocate_ratio(ratio: Ratio, batches: Array, points: int, contracts: bool) -
     low, high = ratio.ends()
     deviation = jnp.sqrt(jnp.sum(masses * jnp.minimum((values - 1) ** 2, 1e15)))
     if len(values) <= points:
-        order = jnp.argsort(values)
-        last, extra = jnp.max(values), points - len(values)
-        first = RatioLaw(
-            jnp.append(values[order], jnp.full(extra, last)), jnp.append(masses[order], jnp.zeros(extra)), eta
-        )
+        values, masses = jax.lax.sort((values, masses), num_keys=1)
+        extra = points - len(values)
+        first = RatioLaw(jnp.pad(values, (0, extra), "edge"), jnp.pad(masses, (0, extra)), eta)
     else:
         one = RatioLaw(jnp.zeros(1), jnp.ones(1), jnp.zeros(()))
         grid = Grid(low, high, jnp.clip(deviation / 2, 1e-9, 1.0))

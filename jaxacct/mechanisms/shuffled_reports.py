@@ -60,8 +60,8 @@ LEFT_OUT = 40.0
 ROWS, COLUMNS, LAYERS = 2048, 768, 384
 """Largest numbers of points of W, of n0 and of n2. Any are sound."""
 
-MESH = 2**14
-"""Points of the ratio A/B. Any number is sound."""
+MESH = 2**14 + 1
+"""Points of the ratio A/B, with 1 among them. Any number is sound."""
 
 TERMS = 1.2e7
 """About how many combinations are added up. Any number is sound."""
