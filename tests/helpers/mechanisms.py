@@ -38,7 +38,7 @@ EXAMPLES = {
     "AboveThreshold": [ja.AboveThreshold(4.0, 8.0)],
     "AllocatedMechanism": [ja.AllocatedMechanism(ja.RandomizedResponse(0.5), 3.0)],
     "ApproximateDP": [ja.ApproximateDP(0.5, 1e-6)],
-    "BallsInBins": [ja.BallsInBins(STRATEGY, 7.0, 6)],
+    "BallsInBins": [ja.BallsInBins(STRATEGY, 5.0, 4), ja.BallsInBins(STRATEGY, 5.0, 2)],
     "DPWithoutReplacement": [ja.DPWithoutReplacement(0.5, 1e-6, 0.1)],
     "DiscreteGaussian": [ja.DiscreteGaussian(2.0)],
     "DiscreteGaussianVector": [ja.DiscreteGaussianVector(100.0, 50.0, 20.0, 0.1)],
@@ -77,7 +77,6 @@ EXAMPLES = {
     "TruncatedPoissonGaussian": [ja.TruncatedPoissonGaussian(1.2, 0.1, 1e-7)],
     "WithoutReplacementGroup": [ja.WithoutReplacementGroup(1.5, 100, 10, 2)],
     "ZeroConcentratedDP": [ja.ZeroConcentratedDP(0.05)],
-    "BallsInBins": [ja.BallsInBins(STRATEGY, 5.0, 4), ja.BallsInBins(STRATEGY, 5.0, 2)],
 }
 """One or more of every public class, by its name."""
 
@@ -91,7 +90,6 @@ UNSTATED = {
     "BallsInBins": "a bound by nested means of likelihood ratios, and not a law of its own",
     **dict.fromkeys(("AboveThreshold", "GaussianAboveThreshold"), "a bound on the whole profile"),
     **dict.fromkeys(("AllocatedMechanism", "PoissonSampledMechanism"), "the law of another pair's ratio, on a grid"),
-    "BallsInBins": "a bound by nested means on a grid",
     "ShuffledRandomizedResponse": "a bound on the whole profile",
     **dict.fromkeys(("MatrixMechanism", "TreeAggregation"), "taken for the Gaussian mechanisms that it is"),
 }

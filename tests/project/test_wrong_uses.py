@@ -322,7 +322,7 @@ WRONG = {
     "draws of what has a bracket": (
         lambda: ja.monte_carlo.delta(PLAIN, 1, 1.0),
         TypeError,
-        "is not drawn here: give RandomAllocation or BallsInBins",
+        "is not drawn here: give RandomAllocation or monte_carlo.BallsInBins",
     ),
     "draws with next to no noise": (
         lambda: ja.monte_carlo.delta(ja.RandomAllocation(0.01, 10), 1, 1.0),

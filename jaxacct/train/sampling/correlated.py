@@ -113,7 +113,7 @@ class Correlated:
             of = f"all turns of an example, accounted by balls in bins: {places_of(self.batches)}"
         strategy, anew = self.strategy, ""
         if isinstance(strategy, Restarted):
-            strategy, anew = strategy.strategy, f", anew every {strategy.every} steps"
+            anew, strategy = f", anew every {strategy.every} steps", strategy.strategy
         name = type(strategy).__name__
         return f"correlated over steps by {name}{anew}, of sensitivity {self.sensitivity:.9g} for {of}"
 
