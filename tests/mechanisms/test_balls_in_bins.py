@@ -239,8 +239,8 @@ def test_more_bands_than_bins_are_not_amplified():
 def test_what_is_no_training_is_refused():
     with pytest.raises(TypeError, match="has no rows"):
         ja.BallsInBins(Streamed(None), 1.0, 4)
-    with pytest.raises(ValueError, match="batches = 65536 in 1 epochs are too many"):
-        ja.BallsInBins(identity(), 1.0, 65536)
+    with pytest.raises(ValueError, match="steps of a run are too many"):
+        ja.BallsInBins(identity(), 1.0, 2**20, 32)
     with pytest.raises(ValueError, match="noise_multiplier of shape"):
         ja.BallsInBins(identity(), np.ones(2), 4)
     with pytest.raises(ValueError, match="relation"):

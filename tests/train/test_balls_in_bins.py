@@ -107,7 +107,7 @@ def test_a_plan_spends_its_budget_by_bins(sampler, noise, runs):
 def test_noise_begins_anew_with_the_epochs_also_after_another_stream_began(tmp_path):
     """A run that cannot repeat bits goes on within its epoch by a fresh stream: the next epoch begins one, too."""
     options = {"sampler": AFRESH, "noise": Restarted(ROOT, BINS), "steps": 16}
-    run_until_killed(trainer(**options), tmp_path / "run", 6, steps=16, every=3)
+    run_until_killed(trainer(**options), tmp_path / "run", 4, steps=16, every=3)
     for path in (tmp_path / "run").glob("spends*.json"):
         record = ja.train.checkpoints.WriteAhead(tmp_path / "run" / SPENDS).read()
         digests = tuple((step, "0" * 64) for step, _ in record.digests)

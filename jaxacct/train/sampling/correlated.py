@@ -111,11 +111,10 @@ class Correlated:
         of = "each turn" if self.is_sampled else str(self.participation)
         if isinstance(self._at_one, BallsInBins):
             of = f"all turns of an example, accounted by balls in bins: {places_of(self.batches)}"
-        strategy, anew = self.strategy, ""
-        if isinstance(strategy, Restarted):
-            anew, strategy = f", anew every {strategy.every} steps", strategy.strategy
-        name = type(strategy).__name__
-        return f"correlated over steps by {name}{anew}, of sensitivity {self.sensitivity:.9g} for {of}"
+        name = type(self.strategy).__name__
+        if isinstance(self.strategy, Restarted):
+            name = f"{type(self.strategy.strategy).__name__}, anew every {self.strategy.every} steps"
+        return f"correlated over steps by {name}, of sensitivity {self.sensitivity:.9g} for {of}"
 
     def __repr__(self) -> str:
         return f"Correlated({self.batches}, {self.noise})"
