@@ -94,8 +94,9 @@ class ShuffledBatches:
             )
             if self.reshuffles and most > -(-places // self.examples):
                 raise ValueError(
-                    f"steps = {steps}: of known orders that differ, and leave out or repeat examples, an upper bound alone "
-                    f"is known, that of {most} runs of Gaussian(noise_multiplier): who comes so often nobody says."
+                    f"steps = {steps}: of known orders that differ, and leave out or repeat examples, an upper bound "
+                    f"alone is known, that of {most} runs of Gaussian(noise_multiplier): account for that. It need not "
+                    "be that any example came so often."
                 )
             return (Gaussian(noise_multiplier),), (most,)
         if self.is_padded and not fills:
