@@ -63,6 +63,8 @@ class ShuffledBatches:
     def __post_init__(self) -> None:
         validation.check_whole(self.examples, "examples", 1, MOST_STEPS, "the number of examples")
         validation.check_whole(self.batch_size, "batch_size", 1, self.examples, "the size of a batch, of all examples")
+        if self.is_padded and self.drop_last:
+            raise ValueError("is_padded and drop_last: an epoch repeats examples or leaves some out: give one of them.")
         if self.seed is not None:
             validation.check_whole(self.seed, "seed", 0, MOST_STEPS, "the seed of the orders, or None if it is secret")
 

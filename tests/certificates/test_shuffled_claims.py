@@ -212,6 +212,8 @@ def test_padded_orders_are_refused_unless_they_are_known():
     assert ShuffledBatches(10, 5, is_padded=True).compose(1.0, 4)[0][0].remainder == "even"  # nothing to fill
     known = ShuffledBatches(11, 5, is_padded=True, reshuffles=False, seed=0)
     assert known.compose(1.0, 7) == ((ja.Gaussian(1.0),), (5,))
+    with pytest.raises(ValueError, match="give one of them"):
+        ShuffledBatches(11, 5, is_padded=True, drop_last=True)
     with pytest.raises(ValueError, match=r"5 runs of Gaussian"):  # no example need come twice in each epoch
         ShuffledBatches(11, 5, is_padded=True, seed=0).compose(1.0, 7)
 
