@@ -193,7 +193,7 @@ def _deviation(s: Array) -> Array:
     return jnp.sqrt(jnp.expm1(jnp.minimum(1 / s**2, 40.0)))
 
 
-def _grid(s: Array, low: Array, high: Array, terms: Array, points: int) -> Grid:
+def _grid_of_mean(s: Array, low: Array, high: Array, terms: Array, points: int) -> Grid:
     """Returns a grid for the mean of so many ratios, from the logarithms of the least and of the largest ratio.
 
     Any width is sound, and any least value: the mean less so many deviations of it, or less than any mean.
@@ -274,7 +274,7 @@ def _mix_allocations(s: Array, epsilons: Array, law: _Binomial, limit: Array) ->
         halves = [jnp.where(is_whole, at, place - ALL_SIZES // 2) for at in (place // 2 + place % 2 - 1, place // 2)]
         parts = [jax.tree.map(lambda leaf, at=at: leaf[at % ALL_SIZES], laws) for at in halves]
         shares = [size(at) / terms for at in halves]
-        mean = add_laws(parts[0], shares[0], parts[1], shares[1], _grid(s, low, high, terms, POINTS))
+        mean = add_laws(parts[0], shares[0], parts[1], shares[1], _grid_of_mean(s, low, high, terms, POINTS))
         laws = jax.tree.map(lambda leaf, new: leaf.at[place % ALL_SIZES].set(new), laws, mean)
         values = mean.values[None]
         removed, added = (
