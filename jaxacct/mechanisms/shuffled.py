@@ -69,6 +69,7 @@ from jaxacct.mechanisms.mechanism import (
     choose,
     counts_of,
     directions,
+    is_count,
 )
 from jaxacct.mechanisms.normal import delta_above, lower_tail
 from jaxacct.mechanisms.pair import DominatingPair
@@ -542,13 +543,14 @@ class ShuffledGaussian(NoisyMechanism):
         """
         if not self.composed:
             return [(self, steps)]
-        steps, batches = counts_of(steps), counts_of(self.batches)
+        steps, batches, epochs = map(counts_of, (steps, self.batches, self.epochs_per_shuffle))
         single = batches == 1
+        epochs = choose(is_count(epochs) & (epochs >= 1), epochs, np.nan)  # a fraction of runs could be whole, or none
         runs: list[tuple[Mechanism, ArrayLike]] = [
-            (Gaussian(choose(single, self.noise_multiplier, 1.0)), choose(single, steps * self.epochs_per_shuffle, 0)),
+            (Gaussian(choose(single, self.noise_multiplier, 1.0)), choose(single, steps * epochs, 0)),
             (replace(self, batches=choose(single, 2, batches)), choose(single, 0, steps)),
         ]
-        if not is_concrete(single, steps, self.epochs_per_shuffle):
+        if not is_concrete(single, steps, epochs):
             return runs
         return [(part, count) for part, count in runs if np.any(count)] or runs[:1]
 

@@ -245,6 +245,8 @@ def test_a_single_batch_of_all_examples_is_the_gaussian_mechanism():
     (run,) = ja.ShuffledGaussian(2.0, 1, remainder="even", epochs_per_shuffle=3).decompose(5)
     assert isinstance(run[0], ja.Gaussian)
     assert run == (ja.Gaussian(2.0), 15)
+    counts = jax.jit(lambda epochs: ja.ShuffledGaussian(2.0, 1, epochs, "even").decompose(2)[0][1])
+    np.testing.assert_array_equal([counts(epochs) for epochs in (3.0, 0.0, 0.5, -1.0)], [6.0, *[np.nan] * 3])
     ((whole, steps),) = ja.ShuffledGaussian(2.0, 1).decompose(5)
     assert isinstance(whole, ja.ShuffledGaussian)
     assert steps == 5
