@@ -69,6 +69,7 @@ from jaxacct.mechanisms.mechanism import (
     choose,
     counts_of,
     directions,
+    is_count,
 )
 from jaxacct.mechanisms.normal import delta_above, lower_tail
 from jaxacct.mechanisms.pair import DominatingPair
@@ -193,7 +194,7 @@ def _deviation(s: Array) -> Array:
     return jnp.sqrt(jnp.expm1(jnp.minimum(1 / s**2, 40.0)))
 
 
-def _grid(s: Array, low: Array, high: Array, terms: Array, points: int) -> Grid:
+def _grid_of_mean(s: Array, low: Array, high: Array, terms: Array, points: int) -> Grid:
     """Returns a grid for the mean of so many ratios, from the logarithms of the least and of the largest ratio.
 
     Any width is sound, and any least value: the mean less so many deviations of it, or less than any mean.
@@ -274,14 +275,14 @@ def _mix_allocations(s: Array, epsilons: Array, law: _Binomial, limit: Array) ->
         halves = [jnp.where(is_whole, at, place - ALL_SIZES // 2) for at in (place // 2 + place % 2 - 1, place // 2)]
         parts = [jax.tree.map(lambda leaf, at=at: leaf[at % ALL_SIZES], laws) for at in halves]
         shares = [size(at) / terms for at in halves]
-        found = add_laws(parts[0], shares[0], parts[1], shares[1], _grid(s, low, high, terms, POINTS))
-        laws = jax.tree.map(lambda leaf, new: leaf.at[place % ALL_SIZES].set(new), laws, found)
-        values = found.values[None]
+        mean = add_laws(parts[0], shares[0], parts[1], shares[1], _grid_of_mean(s, low, high, terms, POINTS))
+        laws = jax.tree.map(lambda leaf, new: leaf.at[place % ALL_SIZES].set(new), laws, mean)
+        values = mean.values[None]
         removed, added = (
-            jnp.sum(found.masses[None] * jnp.maximum(gains, 0.0), axis=1)
+            jnp.sum(mean.masses[None] * jnp.maximum(gains, 0.0), axis=1)
             for gains in (values - ratios, 1 - ratios * values)
         )
-        growth = 1 + scale_error(SLACK) + 2 * found.eta
+        growth = 1 + scale_error(SLACK) + 2 * mean.eta
         profile = jnp.minimum(jnp.stack([removed + infinite, added]) * growth, gaussian[None])
         return place + 1, laws, mixed + weigh(place)[:, None, None] * profile[None]
 
@@ -436,7 +437,7 @@ def _summed_scores(s: float, t: int, w: float, rate: float) -> AttainedPair:
 # ----------------------------------------------------------------------------------------------------
 
 REMAINDERS = "even", "small", "dropped"
-"""What becomes of examples that do not fill a batch: there are none, they are a last, smaller batch, or left out."""
+"""Kinds of what is left of the data by whole batches: nothing, a last, smaller batch, or examples that are left out."""
 
 
 @register_dataclass
@@ -542,13 +543,14 @@ class ShuffledGaussian(NoisyMechanism):
         """
         if not self.composed:
             return [(self, steps)]
-        steps, batches = counts_of(steps), counts_of(self.batches)
+        steps, batches, epochs = map(counts_of, (steps, self.batches, self.epochs_per_shuffle))
         single = batches == 1
+        epochs = choose(is_count(epochs) & (epochs >= 1), epochs, np.nan)  # a fraction of runs could be whole, or none
         runs: list[tuple[Mechanism, ArrayLike]] = [
-            (Gaussian(choose(single, self.noise_multiplier, 1.0)), choose(single, steps * self.epochs_per_shuffle, 0)),
+            (Gaussian(choose(single, self.noise_multiplier, 1.0)), choose(single, steps * epochs, 0)),
             (replace(self, batches=choose(single, 2, batches)), choose(single, 0, steps)),
         ]
-        if not is_concrete(single, steps, self.epochs_per_shuffle):
+        if not is_concrete(single, steps, epochs):
             return runs
         return [(part, count) for part, count in runs if np.any(count)] or runs[:1]
 
@@ -561,9 +563,9 @@ class ShuffledGaussian(NoisyMechanism):
 
     @within_scope
     def attained(self, relation: Relation) -> tuple[tuple[Mechanism, ...], ...]:
-        """Returns the pairs of what two data sets release: one case, for the data sets serve all remainders if asked.
+        """Returns the pairs of what two data sets release, in one case, for these serve all remainders if asked to.
 
-        Of traced numbers, and of several, there is no sum of scores.
+        Sums of scores, of concrete numbers alone, tell more than random allocation does, which then is left out.
         """
         directions(self, relation)
 
@@ -581,14 +583,17 @@ class ShuffledGaussian(NoisyMechanism):
             return tuple(xp.broadcast_arrays(*settled))
 
         s, t, w = by_numpy_if_concrete(settle, self._noise(relation, 1.0), self.batches)
-        ways = [_contracted_allocation] if relation == "replace" else [_largest_result, _contracted_allocation]
-        alone = not self.batch_shape
-        found: list[Mechanism] = [leave_scope((way if alone else jax.vmap(way))(s, t, w)) for way in ways]
-        if relation == "zero_out" and alone and is_concrete(s, t) and 1 < t <= MOST_SUMMED:
+        is_summed = not self.batch_shape and is_concrete(s, t) and 1 < t <= MOST_SUMMED
+        if relation == "replace":
+            ways = [_contracted_allocation]
+        else:
+            ways = [_largest_result] if is_summed else [_largest_result, _contracted_allocation]
+        pairs: list[Mechanism] = [leave_scope((jax.vmap(way) if self.batch_shape else way)(s, t, w)) for way in ways]
+        if relation != "replace" and is_summed:
             # Rates, times t, of the samples whose losses are summed. Any are sound.
-            rates = {min(rate / float(t), 0.5) for rate in (1, 5, 20)}
-            found += [_summed_scores(float(s), int(t), float(w), rate) for rate in sorted(rates)]
-        return (tuple(found),)
+            rates = sorted({min(rate / float(t), 0.5) for rate in (1, 8)})
+            pairs += [_summed_scores(float(s), int(t), float(w), rate) for rate in rates]
+        return (tuple(pairs),)
 
     def _noise(self, relation: Relation, side: float) -> Any:
         """Returns the noise multiplier of one epoch, rounded down where ``side`` is -1, and up where it is 1."""
