@@ -41,7 +41,7 @@ class ShuffledBatches:
 
     Formal guarantee: that of :class:`jaxacct.ShuffledGaussian` for secret orders. A known order amplifies nothing: then
     an epoch is one :class:`jaxacct.Gaussian` run, for in every epoch an example is in one batch (of a padded order in
-    two: noise smaller by sqrt(2)). Either is for noise of one scale throughout, for gradients that are clipped by
+    two: two runs). Either is for noise of one scale throughout, for gradients that are clipped by
     example, and for the relations "zero_out" and "replace": with one example less all cuts would move.
 
     Raises ValueError where a number is out of range.
@@ -63,6 +63,8 @@ class ShuffledBatches:
     def __post_init__(self) -> None:
         validation.check_whole(self.examples, "examples", 1, MOST_STEPS, "the number of examples")
         validation.check_whole(self.batch_size, "batch_size", 1, self.examples, "the size of a batch, of all examples")
+        if self.is_padded and self.drop_last:
+            raise ValueError("is_padded and drop_last: an epoch repeats examples or leaves some out: give one of them.")
         if self.seed is not None:
             validation.check_whole(self.seed, "seed", 0, MOST_STEPS, "the seed of the orders, or None if it is secret")
 
@@ -87,7 +89,18 @@ class ShuffledBatches:
         fills = self.examples % self.batch_size == 0
         if self.seed is not None:
             twice = self.is_padded and not fills
-            return (Gaussian(noise_multiplier),), (epochs * (1 + twice) + (left > 0),)
+            most = epochs * (1 + twice) + (left > 0)
+            # Some example comes as often as the mean. With one order it is one of the first batch, which always comes.
+            places = (
+                steps * self.batch_size if twice or self.drop_last else epochs * self.examples + left * self.batch_size
+            )
+            if self.reshuffles and most > -(-places // self.examples):
+                raise ValueError(
+                    f"steps = {steps}: of known orders that differ, and leave out or repeat examples, an upper bound "
+                    f"alone is known, that of {most} runs of Gaussian(noise_multiplier): account for that. It need not "
+                    "be that any example came so often."
+                )
+            return (Gaussian(noise_multiplier),), (most,)
         if self.is_padded and not fills:
             raise ValueError(
                 "is_padded = True: of a secret order that repeats examples an upper bound alone is known, that of "

@@ -69,6 +69,7 @@ from jaxacct.mechanisms.mechanism import (
     choose,
     counts_of,
     directions,
+    is_count,
 )
 from jaxacct.mechanisms.normal import delta_above, lower_tail
 from jaxacct.mechanisms.pair import DominatingPair
@@ -193,7 +194,7 @@ def _deviation(s: Array) -> Array:
     return jnp.sqrt(jnp.expm1(jnp.minimum(1 / s**2, 40.0)))
 
 
-def _grid(s: Array, low: Array, high: Array, terms: Array, points: int) -> Grid:
+def _grid_of_mean(s: Array, low: Array, high: Array, terms: Array, points: int) -> Grid:
     """Returns a grid for the mean of so many ratios, from the logarithms of the least and of the largest ratio.
 
     Any width is sound, and any least value: the mean less so many deviations of it, or less than any mean.
@@ -274,7 +275,7 @@ def _mix_allocations(s: Array, epsilons: Array, law: _Binomial, limit: Array) ->
         halves = [jnp.where(is_whole, at, place - ALL_SIZES // 2) for at in (place // 2 + place % 2 - 1, place // 2)]
         parts = [jax.tree.map(lambda leaf, at=at: leaf[at % ALL_SIZES], laws) for at in halves]
         shares = [size(at) / terms for at in halves]
-        mean = add_laws(parts[0], shares[0], parts[1], shares[1], _grid(s, low, high, terms, POINTS))
+        mean = add_laws(parts[0], shares[0], parts[1], shares[1], _grid_of_mean(s, low, high, terms, POINTS))
         laws = jax.tree.map(lambda leaf, new: leaf.at[place % ALL_SIZES].set(new), laws, mean)
         values = mean.values[None]
         removed, added = (
@@ -542,13 +543,14 @@ class ShuffledGaussian(NoisyMechanism):
         """
         if self.remainder != "even" or self.stop_after is not None:
             return [(self, steps)]
-        steps, batches = counts_of(steps), counts_of(self.batches)
+        steps, batches, epochs = map(counts_of, (steps, self.batches, self.epochs_per_shuffle))
         single = batches == 1
+        epochs = choose(is_count(epochs) & (epochs >= 1), epochs, np.nan)  # a fraction of runs could be whole, or none
         runs: list[tuple[Mechanism, ArrayLike]] = [
-            (Gaussian(choose(single, self.noise_multiplier, 1.0)), choose(single, steps * self.epochs_per_shuffle, 0)),
+            (Gaussian(choose(single, self.noise_multiplier, 1.0)), choose(single, steps * epochs, 0)),
             (replace(self, batches=choose(single, 2, batches)), choose(single, 0, steps)),
         ]
-        if not is_concrete(single, steps, self.epochs_per_shuffle):
+        if not is_concrete(single, steps, epochs):
             return runs
         return [(part, count) for part, count in runs if np.any(count)] or runs[:1]
 

@@ -210,7 +210,20 @@ def test_padded_orders_are_refused_unless_they_are_known():
     with pytest.raises(ValueError, match=r"3\*\*0.5.*2\*\*0.5"):
         ShuffledBatches(11, 5, is_padded=True).compose(1.0, 6)
     assert ShuffledBatches(10, 5, is_padded=True).compose(1.0, 4)[0][0].remainder == "even"  # nothing to fill
-    assert ShuffledBatches(11, 5, is_padded=True, seed=0).compose(1.0, 7) == ((ja.Gaussian(1.0),), (5,))
+    known = ShuffledBatches(11, 5, is_padded=True, reshuffles=False, seed=0)
+    assert known.compose(1.0, 7) == ((ja.Gaussian(1.0),), (5,))
+    with pytest.raises(ValueError, match="give one of them"):
+        ShuffledBatches(11, 5, is_padded=True, drop_last=True)
+    with pytest.raises(ValueError, match=r"5 runs of Gaussian"):  # no example need come twice in each epoch
+        ShuffledBatches(11, 5, is_padded=True, seed=0).compose(1.0, 7)
+
+
+def test_known_orders_that_leave_out_examples_have_a_lower_end_while_one_came_each_time():
+    """With 11 examples in two batches of 5 there is one that is never left out in 10 epochs, but maybe not in 11."""
+    dropped = ShuffledBatches(11, 5, drop_last=True, seed=0)
+    assert dropped.compose(1.0, 20) == ((ja.Gaussian(1.0),), (10,))
+    with pytest.raises(ValueError, match=r"11 runs of Gaussian"):
+        dropped.compose(1.0, 22)
 
 
 def worst_padded(noise, epsilon, points=161):
