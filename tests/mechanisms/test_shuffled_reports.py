@@ -11,6 +11,7 @@ import pytest
 from scipy import special, stats
 
 import jaxacct as ja
+from jaxacct.mechanisms import shuffled_reports
 from jaxacct.mechanisms.shuffled_reports import HistogramsFromBelow
 
 EPSILONS = (0.0, 0.2, 0.5, 1.0, 1.7)
@@ -46,17 +47,19 @@ def profile(pair):
     return np.array([np.maximum(p - math.exp(e) * q, 0).sum() for e in EPSILONS])
 
 
-def by_blanket(epsilon, k, n):
-    """The upper bound's own formula, over the numbers of messages of each kind."""
-    q = 1 / (math.exp(epsilon) + k - 1)
+def by_gains(epsilon, k, n, below=False):
+    """The formula of either bound, over the numbers of messages of each kind: of (a, 1), of (1, a), and of equal ones."""
+    a, q = math.exp(epsilon), 1 / (math.exp(epsilon) + k - 1)
+    # Above: other messages of the blanket, and none. Below: those of the value that all others hold, and others.
+    kinds = ((a * q, 1 / a), ((k - 3) * q, 1.0)) if below else (((k - 2) * q, 1.0), (max(1 - k * q, 0.0), 0.0))
     found = np.zeros(len(EPSILONS))
     for n0, n1, n2 in itertools.product(range(n + 1), repeat=3):
         left = n - n0 - n1 - n2
         if left >= 0:
             ways = math.factorial(n) / math.prod(map(math.factorial, (n0, n1, n2, left)))
-            mass = ways * q ** (n0 + n1) * ((k - 2) * q) ** n2 * max(1 - k * q, 0.0) ** left
-            a = math.exp(epsilon)
-            gains = [(a * n0 + n1 + n2 - math.exp(e) * (n0 + a * n1 + n2)) / n for e in EPSILONS]
+            mass = ways * q ** (n0 + n1) * kinds[0][0] ** n2 * kinds[1][0] ** left
+            shared = kinds[0][1] * n2 + kinds[1][1] * left
+            gains = [(a * n0 + n1 + shared - math.exp(e) * (n0 + a * n1 + shared)) / n for e in EPSILONS]
             found += mass * np.maximum(gains, 0)
     return found
 
@@ -76,8 +79,27 @@ def test_no_data_set_is_above_the_bound_and_the_lower_end_is_that_of_one(k, n, e
     for pair, back in zip(lower, (False, True), strict=False):
         np.testing.assert_array_less(profile(pair), exact(same, epsilon, k, back) + 1e-12)
         np.testing.assert_allclose(profile(pair), exact(same, epsilon, k, back), atol=1e-5)
-    np.testing.assert_allclose(bound, by_blanket(epsilon, k, n), atol=1e-5)
-    np.testing.assert_array_less(by_blanket(epsilon, k, n), bound + 1e-12)
+    np.testing.assert_allclose(bound, by_gains(epsilon, k, n), atol=1e-5)
+    np.testing.assert_array_less(by_gains(epsilon, k, n), bound + 1e-12)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("sizes", [(16, 768, 384), (2048, 9, 384), (2048, 768, 8)], ids=["rows", "columns", "layers"])
+def test_few_points_of_each_lattice_keep_both_orders(monkeypatch, sizes):
+    """With many users the numbers of reports fall on lattices; here they do with few, and coarsely."""
+    for name, size in zip(("ROWS", "COLUMNS", "LAYERS"), sizes, strict=True):
+        monkeypatch.setattr(shuffled_reports, name, size)
+    shuffled_reports._pair.clear_cache()
+    kinds = ja.ShuffledRandomizedResponse, HistogramsFromBelow
+    try:
+        (upper,), (lower,) = (kind(1.5, 4, 40).dominating_pairs("replace") for kind in kinds)
+    finally:
+        shuffled_reports._pair.clear_cache()
+    above, below = by_gains(1.5, 4, 40), by_gains(1.5, 4, 40, below=True)
+    assert np.all(profile(upper) >= above - 1e-12)
+    assert np.all(profile(lower) <= below + 1e-12)
+    assert profile(lower)[1] > 0.5 * below[1]
+    assert profile(upper)[1] < 2.2 * above[1]
 
 
 EXACT = {
