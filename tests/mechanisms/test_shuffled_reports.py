@@ -42,13 +42,13 @@ def exact(others, epsilon, k, back=False):
     return np.array([sum(max(p[h] - math.exp(e) * q[h], 0.0) for h in p) for e in EPSILONS])
 
 
-def profile(pair):
-    p, q = np.asarray(pair.p), np.asarray(pair.q)
+def profile(pair, back=False):
+    p, q = (np.asarray(masses) for masses in ((pair.q, pair.p) if back else (pair.p, pair.q)))
     return np.array([np.maximum(p - math.exp(e) * q, 0).sum() for e in EPSILONS])
 
 
 def by_gains(epsilon, k, n, below=False):
-    """The formula of either bound, over the numbers of messages of each kind: of (a, 1), of (1, a), and of equal ones."""
+    """The formula of either bound, over the numbers of messages of each kind: (a, 1), (1, a) and equal ones."""
     a, q = math.exp(epsilon), 1 / (math.exp(epsilon) + k - 1)
     # Above: other messages of the blanket, and none. Below: those of the value that all others hold, and others.
     kinds = ((a * q, 1 / a), ((k - 3) * q, 1.0)) if below else (((k - 2) * q, 1.0), (max(1 - k * q, 0.0), 0.0))
@@ -96,8 +96,9 @@ def test_few_points_of_each_lattice_keep_both_orders(monkeypatch, sizes):
     finally:
         shuffled_reports._pair.clear_cache()
     above, below = by_gains(1.5, 4, 40), by_gains(1.5, 4, 40, below=True)
-    assert np.all(profile(upper) >= above - 1e-12)
-    assert np.all(profile(lower) <= below + 1e-12)
+    for back in (False, True):
+        assert np.all(profile(upper, back) >= above - 1e-12)
+        assert np.all(profile(lower, back) <= below + 1e-12)
     assert profile(lower)[1] > 0.5 * below[1]
     assert profile(upper)[1] < 2.2 * above[1]
 
