@@ -69,6 +69,9 @@ TERMS = 1.2e7
 LARGEST_EPSILON = 16.0
 """Largest epsilon of a report: above it a shuffler hides nothing of any use."""
 
+KNOWN_SUM = 1e-7
+"""How far from one the masses of a law may come: they round by less. Beyond that the answer is inf."""
+
 CHUNK, VALUES = 4096, 512
 """Combinations, and values of a binomial law, that are computed together. Speed only."""
 
@@ -272,7 +275,9 @@ def _pair(epsilon: Array, choices: Array, users: Array, contracts: bool, has_two
     if contracts:
         # What is left out is told apart from nothing: it belongs to a cell, of a mass of 1/MESH at least.
         error = error + 2 * left_out * MESH
-        p, q = (masses / jnp.sum(masses, axis=0, keepdims=True)).T
+        p, q = masses.T
+        sums = jnp.sum(p), jnp.sum(q)
+        p, q = p / sums[0], q / sums[1]
         seen = (p > 0) & (q > 0)
         losses = jnp.where(seen, jnp.log(jnp.where(seen, p, 1.0) / jnp.where(seen, q, 1.0)) - 4 * error - theta, 0.0)
     else:
@@ -280,8 +285,11 @@ def _pair(epsilon: Array, choices: Array, users: Array, contracts: bool, has_two
         zero, infinite, none = left[:1] + left_out, right[-1:] + left_out, jnp.zeros(1)
         at = left[1:] + right[:-1]
         p, q = jnp.concatenate([at * jnp.exp(mesh), infinite, none]), jnp.concatenate([at, none, zero])
-        p, q = p / jnp.sum(p), q / jnp.sum(q)
+        sums = jnp.sum(p), jnp.sum(q)
+        p, q = p / sums[0], q / sums[1]
         losses = jnp.concatenate([mesh + theta, jnp.array([jnp.inf, -jnp.inf])])
+    # Both laws come to one but for rounding and what is left out, or something is wrong.
+    valid = valid & (jnp.abs(sums[0] - 1) < KNOWN_SUM) & (jnp.abs(sums[1] - 1) < KNOWN_SUM)
     return FinitePair(jnp.where(valid, p, jnp.nan), q, losses, jnp.where(valid, 4 * error + theta, jnp.nan))
 
 
