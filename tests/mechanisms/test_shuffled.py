@@ -9,7 +9,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.mechanisms import shuffled
-from jaxacct.numerics.precision import scope
+from jaxacct.numerics.precision import leave_scope, scope
 
 
 def profile(p, q, epsilon):
@@ -89,7 +89,7 @@ def test_the_bracket_encloses_exact_sums_over_all_orders(t, s, epsilon):
     assert truth <= upper(mechanism, epsilon) * off
     # Each data set from below is what it says: all others contribute the opposite, or nothing.
     with scope():
-        allocation = shuffled._contracted_allocation(*map(jnp.float64, (s, t, 1.0)))
+        allocation = leave_scope(shuffled._contracted_allocation(*map(jnp.float64, (s, t, 1.0))))
     for pairs, rule in (mechanism.attained("zero_out")[0], "opposite"), ((allocation,), "nothing"):
         assert most(pairs, epsilon) <= worst(s, [1 / t] * t, epsilon, rules=[rule]) * off
 
@@ -190,7 +190,7 @@ LARGEST = {
 def test_the_largest_result_in_cells_tells_nearly_what_it_does_unrounded():
     with scope():
         pairs = {place: shuffled._largest_result(*map(jnp.float64, (*place, 1.0))) for place in LARGEST}
-    laws = {place: (np.asarray(pair.p), np.asarray(pair.q)) for place, pair in pairs.items()}
+        laws = {place: leave_scope((pair.p, pair.q)) for place, pair in pairs.items()}
     for place, epsilon in LARGEST.items():
         assert profile(*laws[place], epsilon + 1e-6) <= 1e-5 <= profile(*laws[place], epsilon * (1 - 5e-4))
     assert 0.226056 * (1 - 1e-3) <= profile(*laws[0.4, 10_000], 4.0) <= 0.226056 + 1e-6
