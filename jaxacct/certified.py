@@ -224,8 +224,13 @@ def answer(
     tolerance: float | None = None,
     points: int | None = None,
     arithmetic: Certified = "auto",
+    *,
+    by_pairs: bool = False,
 ) -> Bounds:
-    """Returns the result of :func:`epsilon` or :func:`delta`, by the question, after the checks of the arguments."""
+    """Returns the result of :func:`epsilon` or :func:`delta`, by the question, after the checks of the arguments.
+
+    ``by_pairs`` asks for the bracket of the dominating pairs, of one number, also where data sets attain less.
+    """
     check_asked(mechanism, steps, question)
     check_one_of(arithmetic, "arithmetic", CHOICES)
     if asks_host(mechanism, steps, question):
@@ -237,7 +242,7 @@ def answer(
         is_refined = (query.is_concrete and arithmetic != "float32") or query.facts.has_curves_only
         tolerance, points = prv.accountant.check_options(tolerance, points, concrete=is_refined)
         query = replace(query, tolerance=tolerance, points=points)
-    bounds = certify(query)
+    bounds = certify(_by_pairs(query) if by_pairs else query)
     return bounds if tolerance is None else _within_tolerance(bounds, tolerance)
 
 
@@ -401,7 +406,8 @@ def _between(query: Query, ask: Callable[[Query], Bounds]) -> Bounds:
         for i in range(max(map(len, case))):
             mechanisms = tuple(alternatives[min(i, len(alternatives) - 1)] for alternatives in case)
             options = query.tolerance, query.points, query.arithmetic
-            most = xp.maximum(most, ask(query_of(mechanisms, counts, query.question, query.relation, *options)).lower)
+            alternative = query_of(mechanisms, counts, query.question, query.relation, *options)
+            most = xp.maximum(most, ask(_by_pairs(alternative)).lower)
             if query.is_concrete and np.all(most >= least):
                 break
         least = xp.minimum(least, most)

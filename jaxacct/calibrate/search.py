@@ -89,7 +89,7 @@ class Calibrated:
             side: infinite noise, no sampling, no steps.
         reached: certified bounds on the budgeted quantity at ``value``: on epsilon, or on delta where the target is an
             advantage. ``reached.upper`` is at most the budget. Where laws of atoms were needed, :func:`jaxacct.epsilon`
-            confirms it only at as small a ``tolerance``.
+            confirms it only at as small a ``tolerance``. ``reached.lower`` is that of the dominating pairs.
         status: a :class:`Status`, int32.
 
     >>> bool(Calibrated(2.0, Bounds(0.9, 0.95, 1.0), 0).satisfied)
@@ -685,7 +685,7 @@ def run_search(
         if not is_seen:
             return answer(mechanism, counts, question, config.relation)
         tolerance = float(state.gap) if state.gap < np.inf else None
-        return certified.answer(mechanism, counts, question, config.relation, tolerance)
+        return certified.answer(mechanism, counts, question, config.relation, tolerance, by_pairs=True)
 
     start = None
     if make is not None and ends is not None:
@@ -735,7 +735,7 @@ def _epsilon_of(config: Config, numbers: Numbers, run: tuple[Any, Any]) -> Bound
     if numbers.epsilon == 0:
         return zero()
     most = Bounds(np.float64(0), numbers.epsilon, numbers.epsilon, np.bool_(False))
-    return most.intersection(certified.answer(*run, ForEpsilon(numbers.delta), config.relation))
+    return most.intersection(certified.answer(*run, ForEpsilon(numbers.delta), config.relation, by_pairs=True))
 
 
 def _ask_delta(
@@ -745,7 +745,7 @@ def _ask_delta(
     is_searched = result.satisfied
 
     def delta_at(value: float) -> Bounds:
-        return certified.answer(*run_at(np.float64(value)), ForDelta(numbers.epsilon), config.relation)
+        return certified.answer(*run_at(np.float64(value)), ForDelta(numbers.epsilon), config.relation, by_pairs=True)
 
     if not is_searched and config.unknown == "noise_multiplier":
         # The noise that suffices where every example is in every batch, in closed form and at any delta.
