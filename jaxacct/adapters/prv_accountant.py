@@ -1,7 +1,7 @@
 """The classes of prv-accountant, which is no longer maintained, answered by this library's certified accountants.
 
 Change ``from prv_accountant import ...`` to ``from jaxacct.adapters.prv_accountant import ...``; the names of its
-modules ``dpsgd`` and ``privacy_random_variables`` are here, too. The package itself is not needed.
+modules are here, too. The package itself is not needed.
 
 Every answer is (lower, estimate, upper) as there, from :func:`jaxacct.epsilon` and :func:`jaxacct.delta`: bounds that
 count rounding, and hold for an example that is added or removed. Its own are those of adding one, to within
@@ -244,7 +244,7 @@ def find_noise_multiplier(
     That of :func:`jaxacct.calibrate.noise_multiplier`: the target is met, not missed by up to ``eps_error``. Raises
     RuntimeError, as there, where it is above ``mu_max``.
     """
-    found = float(least_noise_multiplier(target_epsilon, target_delta, sampling_probability, num_steps).value)
-    if not found <= mu_max:
-        raise RuntimeError(f"The noise multiplier needed, {found}, is above mu_max = {mu_max}: allow more epsilon.")
-    return found
+    noise = float(least_noise_multiplier(target_epsilon, target_delta, sampling_probability, num_steps).value)
+    if not noise <= mu_max:
+        raise RuntimeError(f"The noise multiplier needed, {noise}, is above mu_max = {mu_max}: allow more epsilon.")
+    return noise

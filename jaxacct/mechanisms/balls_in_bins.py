@@ -331,7 +331,7 @@ class BallsInBins(Mechanism):
     def decompose(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns the mechanism whose pair bounds a run from above: a nested mean, or a Gaussian mechanism."""
         if self.bands >= self.batches:
-            return [(by_numpy_if_concrete(_unsampled, self.noise_multiplier, self.kernel.square), steps)]
+            return [(by_numpy_if_concrete(_skip_sampling, self.noise_multiplier, self.kernel.square), steps)]
         return [(by_numpy_if_concrete(_least_above, self.noise_multiplier, *self.kernel.above), steps)]
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -344,7 +344,7 @@ class BallsInBins(Mechanism):
         return ((by_numpy_if_concrete(_largest_below, self.noise_multiplier, *self.kernel.below),),)
 
 
-def _unsampled(xp: Any, noise: Any, square: Any) -> Mechanism:
+def _skip_sampling(xp: Any, noise: Any, square: Any) -> Mechanism:
     """Returns the Gaussian mechanism of the largest norm, its noise rounded down; infinite only where it was so."""
     over = xp.minimum(noise / xp.sqrt(square) * (1 - 8 * roundoff()), np.finfo(np.float64).max)
     return Gaussian(xp.where(noise == xp.inf, noise, over))
@@ -458,16 +458,16 @@ def _kernel_of(bins: BallsInBins) -> Kernel:
     full = least[0] >= 0.999 * np.max(least[0])
     below = [_nested_below(least, full, depth) for depth in range(DEPTHS) if 2**depth <= b]
     below = [nested for nested in below if nested is not None]
-    return Kernel(_rounded(square, np.inf), _stack(above, np.inf), _stack(below, -np.inf))
+    return Kernel(_round(square, np.inf), _stack(above, np.inf), _stack(below, -np.inf))
 
 
 def _stack(options: list[Any], towards: float) -> Nested:
     """Returns several nested means with a leading axis, of shapes (options,) and (options, levels)."""
     shares, variances, counts = zip(*options, strict=True) if options else ((), (), ())
-    return Nested(_rounded(shares, towards), _rounded(variances, towards), np.array(counts, np.float64))
+    return Nested(_round(shares, towards), _round(variances, towards), np.array(counts, np.float64))
 
 
-def _rounded(values: Any, towards: float) -> np.ndarray:
+def _round(values: Any, towards: float) -> np.ndarray:
     """Returns values rounded up, or down, to numbers of float32, which a caller's own program may round them to."""
     values = np.asarray(values, np.float64)
     near = values.astype(np.float32)

@@ -69,7 +69,7 @@ class RenyiOnly(Mechanism):
     """
 
     instead: ClassVar[str] = ""
-    """What else may serve whoever asks for a pair."""
+    """A sentence on what else may serve whoever asks for a pair."""
 
     @abc.abstractmethod
     def divergence(self, orders: Float[Array, " n"], relation: Relation, curves: Curves) -> Float[Array, " n"]:

@@ -157,10 +157,10 @@ def _of_cells(pair: DominatingPair, infinite: Array, cells: int, contracts: bool
     errors = jnp.minimum(errors + 8 * u * masses, masses)
     masses = masses - errors
     beyond = jnp.maximum(p[-1] - x[-1] * q[-1], 0.0) + p_error[-1] + x[-1] * q_error[-1] + doubt * p[-1]
-    given = beyond + jnp.sum(x * errors) + jnp.sum(p_error) * (1 + 8 * u)
+    given_away = beyond + jnp.sum(x * errors) + jnp.sum(p_error) * (1 + 8 * u)
     missing = jnp.maximum(1 - jnp.sum(masses), 0.0)
     law = RatioLaw(jnp.append(0.0, x), jnp.append(missing, masses), jnp.asarray(8 * u))
-    return Ratio(law, doubt, infinite + given)
+    return Ratio(law, doubt, infinite + given_away)
 
 
 def allocate_ratio(ratio: Ratio, batches: Array, points: int, contracts: bool) -> Ratio:

@@ -155,7 +155,7 @@ def bound_by_coins(s: Array, t: Array, epsilons: Array, coins: Array) -> Array:
     limit = jnp.minimum(heads + 6 * jnp.sqrt(heads) + 1, t)
     mixed = _mix_allocations(s, epsilons, _binomial(t - 1, coins), limit)
     away = (t - 1) * _remainder(s, coins)
-    return mixed + ((1 + jnp.exp(epsilons))[None] * away[:, None] * (1 + SLACK))[:, None]
+    return mixed + ((1 + jnp.exp(epsilons))[None] * away[:, None] * (1 + scale_error(SLACK)))[:, None]
 
 
 def _gaussian_profile(s: Array, epsilons: Array) -> Array:
@@ -165,7 +165,7 @@ def _gaussian_profile(s: Array, epsilons: Array) -> Array:
 
 def _remainder(s: Array, coins: Array) -> Array:
     """Returns upper bounds on p G(log 1/p), from the logarithms of 1/p."""
-    return jnp.exp(-coins) * _gaussian_profile(s, coins) * (1 + SLACK)
+    return jnp.exp(-coins) * _gaussian_profile(s, coins) * (1 + scale_error(SLACK))
 
 
 def _coins(s: Array, most: Array) -> Array:
@@ -293,7 +293,7 @@ def _mix_allocations(s: Array, epsilons: Array, law: _Binomial, limit: Array) ->
     # Sizes up to ALL_SIZES are sums of two halves, the one longer by one where they are odd; larger ones are twice a
     # size that is ALL_SIZES / 2 places before.
     _, _, mixed = jax.lax.while_loop(lambda carry: size(carry[0]) <= limit, step, start)
-    return mixed * (1 + SLACK)
+    return mixed * (1 + scale_error(SLACK))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -70,13 +70,13 @@ LARGEST_EPSILON = 16.0
 """Largest epsilon of a report: above it a shuffler hides nothing of any use."""
 
 KNOWN_SUM = 1e-7
-"""How far from one the masses of a law may come: they round by less. Beyond that the answer is inf."""
+"""Largest distance from one of the sum of a law's masses, which round by less. Beyond it the answer is inf."""
 
 CHUNK, VALUES = 4096, 512
 """Combinations, and values of a binomial law, that are computed together. Speed only."""
 
 
-class Binomial(NamedTuple):
+class BinomialLaw(NamedTuple):
     """A binomial law: number of trials, probability of success, and of failure, each right to few units."""
 
     trials: Array
@@ -122,7 +122,7 @@ def _deviance(x: Array, mean: Array) -> Array:
     return jnp.where(mean > 0, m * ((1 + d) * jnp.log1p(d) - d), jnp.inf)
 
 
-class Lattice(NamedTuple):
+class LatticeLaw(NamedTuple):
     """A law on neighbouring points, or on means of cells that begin there.
 
     Attributes:
@@ -138,7 +138,7 @@ class Lattice(NamedTuple):
     masses: Array
 
 
-def _on_lattice(law: Binomial, most: Array | int, size: int, contracts: bool) -> Lattice:
+def _on_lattice(law: BinomialLaw, most: Array | int, size: int, contracts: bool) -> LatticeLaw:
     """Returns a law on at most ``most`` points, or as means of cells; ``size`` is static, and above ``most``."""
     low, high = law.window()
     stride = jnp.maximum(jnp.ceil((high - low) / (most - 1)), 1.0)
@@ -159,7 +159,7 @@ def _on_lattice(law: Binomial, most: Array | int, size: int, contracts: bool) ->
     chunks = ((high - low) // VALUES + 1).astype(jnp.int32)
     masses, firsts = jax.lax.fori_loop(0, chunks, add, jnp.zeros((2, size)))
     seen = (masses > 0) & contracts
-    return Lattice(low, stride, count, jnp.where(seen, firsts / jnp.where(seen, masses, 1.0), points), masses)
+    return LatticeLaw(low, stride, count, jnp.where(seen, firsts / jnp.where(seen, masses, 1.0), points), masses)
 
 
 def _put_on_mesh(e: Array, n: Array, k: Array, contracts: bool, has_two: bool) -> tuple[Array, Array, Array]:
@@ -171,7 +171,7 @@ def _put_on_mesh(e: Array, n: Array, k: Array, contracts: bool, has_two: bool) -
     P's and Q's in the cell.
     """
     a, more = jnp.exp(e), jnp.expm1(e)
-    known = Binomial(n, 2 / (a + (k - 1)), (a + (k - 3)) / (a + (k - 1)))
+    known = BinomialLaw(n, 2 / (a + (k - 1)), (a + (k - 3)) / (a + (k - 1)))
     # Where W has too many values one more or less tells little: half as many points are enough.
     low, high = known.window()
     rows = _on_lattice(known, jnp.where(high - low < ROWS, ROWS, ROWS // 2), ROWS + 2, contracts)
@@ -207,12 +207,12 @@ def _put_on_mesh(e: Array, n: Array, k: Array, contracts: bool, has_two: bool) -
         right = jnp.where(beyond, jnp.maximum(p - q * ratios[-1], 0.0), q * share)
         return into.at[cell + 1].add(jnp.where(counts[:, None], jnp.stack([left, right], axis=-1), 0.0))
 
-    def twos_of(trials: Array) -> Lattice:
-        return _on_lattice(Binomial(trials, success, failure), layers, LAYERS + 2, contracts)
+    def twos_of(trials: Array) -> LatticeLaw:
+        return _on_lattice(BinomialLaw(trials, success, failure), layers, LAYERS + 2, contracts)
 
     # Where n2 has more values than layers one law of it serves all rows: that of the most trials, or of the least.
     end, half = jnp.minimum(rows.low + rows.stride * rows.number, n), jnp.full((), 0.5)
-    low, high = Binomial(end, half, half).window()
+    low, high = BinomialLaw(end, half, half).window()
     layers = jnp.floor(TERMS / rows.number / jnp.minimum(high - low + 1, COLUMNS))
     layers = jnp.clip(layers, 8.0, LAYERS)
     most_shared = n - (end if contracts else jnp.maximum(rows.low - rows.stride, 0.0))
@@ -228,7 +228,7 @@ def _put_on_mesh(e: Array, n: Array, k: Array, contracts: bool, has_two: bool) -
             trials, rest = first, n - last
         else:
             trials, rest = first + extra, n - first + extra
-        zeros = _on_lattice(Binomial(trials, half, half), COLUMNS, COLUMNS + 2, contracts)
+        zeros = _on_lattice(BinomialLaw(trials, half, half), COLUMNS, COLUMNS + 2, contracts)
         rest = jnp.where(is_shared, most_shared, rest)
         twos = jax.lax.cond(is_shared, lambda: shared_twos, lambda: twos_of(rest))
         moved = n - w - rest
@@ -252,7 +252,7 @@ def _put_on_mesh(e: Array, n: Array, k: Array, contracts: bool, has_two: bool) -
 
     start = jnp.zeros((MESH + 1, 2))
     if contracts and has_two:
-        zeros = _on_lattice(Binomial(n, 1 / (a + 1), a / (a + 1)), 2 * MESH, 2 * MESH + 2, contracts)
+        zeros = _on_lattice(BinomialLaw(n, 1 / (a + 1), a / (a + 1)), 2 * MESH, 2 * MESH + 2, contracts)
         n0, n1 = zeros.values, n - zeros.values
         masses = add(zeros.masses / n, a * n0 + n1 / a, jnp.full_like(n0, n), more * (n0 - n1 / a), start)
         return mesh, masses, zeros.number
