@@ -144,7 +144,9 @@ EVERY = [
 ]
 LATER = (
     "AboveThreshold",
+    "AllocatedMechanism",
     "ApproximateDP",
+    "BallsInBins",
     "DiscreteLaplace",
     "DiscretePair",
     "GaussianAboveThreshold",
@@ -153,13 +155,16 @@ LATER = (
     "GaussianWithoutReplacement",
     "LaplaceWithoutReplacement",
     "MatrixMechanism",
+    "PoissonSampledMechanism",
     "PoissonSubsampledGroup",
+    "ShuffledGaussian",
+    "ShuffledRandomizedResponse",
     "WithoutReplacementGroup",
 )
 """Mechanisms whose traced roads take up to a minute of a core to compile, and whose kinds of losses others have.
 
 They are asked in thorough runs, as second forms of a mechanism are; test_composers.py has all of them, by two roads."""
-FORMS = [pytest.param(*form, id=f"{form[0]}{i}") for i, form in enumerate(EVERY)]
+FORMS = [pytest.param(name, each, id=f"{name}{MECHANISMS[name].index(each)}") for name, each in EVERY]
 
 
 def is_late(form):
@@ -167,7 +172,7 @@ def is_late(form):
     return name in LATER or form is not next(other for other in FORMS if other.values[0] == name)
 
 
-@pytest.mark.first_tier("Gaussian7", "TreeAggregation26")
+@pytest.mark.first_tier("Gaussian0", "TreeAggregation0")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
     ("name", "mechanism"),
