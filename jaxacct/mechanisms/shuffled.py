@@ -494,7 +494,8 @@ class ShuffledGaussian(NoisyMechanism):
     The ``lower`` of :func:`jaxacct.epsilon` is one of the mechanism itself (:meth:`attained`): of what results tell
     where all others contribute the opposite of the example, or nothing. Others that adapt may do worse, which is open.
 
-    Epsilons, and those that an accountant of Poisson samples of the same size would say of the same runs, too low:
+    Epsilons where batches are even, and those that an accountant of Poisson samples of the same size would say of the
+    same runs, too low:
 
     ===== ===== ====== ===== ====== ====== =======
     noise T     epochs delta lower  upper  Poisson
