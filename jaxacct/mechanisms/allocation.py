@@ -268,12 +268,16 @@ class Grid(NamedTuple):
         return logs.at[0].set(self.low).at[-1].set(self.high)
 
     def cell(self, logs: Array) -> Array:
-        """Returns the cell between values into which each log falls; at a border it may be the neighbouring cell."""
+        """Returns the cell between values into which each log falls; at a border it may be the neighbouring cell.
+
+        What is below the least positive value by no more than values err counts as that, so that none of it goes to 0.
+        """
         first, step = self._ends()
         x = logs / self.width
         v = jnp.sign(x) * jnp.log(jnp.abs(x) + jnp.sqrt(x**2 + 1))
         place = 1 + jnp.floor((v - first) / step)
-        return jnp.where(logs == -jnp.inf, 0.0, jnp.clip(place, 1, self.points - 2)).astype(jnp.int32)
+        is_least = logs < self.low - scale_error(VALUE_ERROR) * (2 + jnp.abs(self.low))
+        return jnp.where(is_least, 0.0, jnp.clip(place, 1, self.points - 2)).astype(jnp.int32)
 
 
 def law_of_one_term(

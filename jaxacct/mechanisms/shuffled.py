@@ -150,11 +150,15 @@ def bound_by_coins(s: Array, t: Array, epsilons: Array, coins: Array) -> Array:
 
     ``coins`` (p,) are the logarithms of 1/p; the least counts for which sizes are told apart.
     """
+    # No more companions than give so many heads that the window holds most of their law. The places of the others are
+    # revealed: fewer are sound.
+    most = (WINDOW / 13) ** 2
+    companions = jnp.minimum(t - 1, jnp.floor(most * jnp.exp(coins)))
     # Far more heads than the likeliest coin shows hardly occur.
-    heads = jnp.exp(-jnp.min(coins)) * t
+    heads = jnp.max((companions + 1) * jnp.exp(-coins))
     limit = jnp.minimum(heads + 6 * jnp.sqrt(heads) + 1, t)
-    mixed = _mix_allocations(s, epsilons, _binomial(t - 1, coins), limit)
-    away = (t - 1) * _remainder(s, coins)
+    mixed = _mix_allocations(s, epsilons, _binomial(companions, coins), limit)
+    away = companions * _remainder(s, coins)
     return mixed + ((1 + jnp.exp(epsilons))[None] * away[:, None] * (1 + scale_error(SLACK)))[:, None]
 
 
@@ -205,7 +209,7 @@ def _grid_of_mean(s: Array, low: Array, high: Array, terms: Array, points: int) 
 
 
 class _Binomial(NamedTuple):
-    """Bounds on the distribution functions of binomial laws, of one number of coins and several p.
+    """Bounds on the distribution functions of binomial laws, of several numbers of coins and p.
 
     Attributes:
         start (p,): first value of each window.
@@ -225,7 +229,7 @@ class _Binomial(NamedTuple):
 
 
 def _binomial(count: Array, coins: Array) -> _Binomial:
-    """Returns the laws of the number of heads of ``count`` coins, with the probabilities e^-coins (p,).
+    """Returns the laws of the number of heads of ``count`` (p,) coins, with the probabilities e^-coins (p,).
 
     Weights within a window of values are products of ratios of neighbours, over their sum. Those above the window are
     left out of the sum, so that P(K <= k) is too large; those below are at most a geometric series, as the ratios fall.
@@ -235,7 +239,7 @@ def _binomial(count: Array, coins: Array) -> _Binomial:
     mean = count * jnp.exp(-coins)
     start = jnp.maximum(jnp.floor(mean) - WINDOW // 2, 0.0)
     k = start[:, None] + jnp.arange(WINDOW - 1.0)[None]
-    odds = jnp.log(jnp.maximum(count - k, 0.0) / (k + 1)) - jnp.log(jnp.expm1(coins))[:, None]
+    odds = jnp.log(jnp.maximum(count[:, None] - k, 0.0) / (k + 1)) - jnp.log(jnp.expm1(coins))[:, None]
     logs = jnp.concatenate([jnp.zeros_like(start)[:, None], jnp.cumsum(odds, axis=1)], axis=1)
     weights = jnp.exp(logs - jnp.max(logs, axis=1, keepdims=True))
     # The ratio of a weight to the next one, at the first value of the window.
@@ -342,9 +346,22 @@ class AttainedPair(DiscretePair):
 
     vectors: ClassVar[tuple[str, ...]] = ("p", "q", "rounding")
 
+    @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
+        """Returns pairs that tell no more than the laws do: losses are quotients, and err by twice what masses do.
+
+        Q's masses that go with the losses so lowered are larger by as much, which is part of the pairs' rounding.
+        """
+        rounding = as_float64(self.rounding)
+
+        def lower(pair: FinitePair) -> FinitePair:
+            p, q = as_float64(pair.p), as_float64(pair.q)
+            shared = (p > 0) & (q > 0)
+            losses = jnp.log(jnp.where(shared, p, 1.0) / jnp.where(shared, q, 1.0)) - 2 * rounding
+            return replace(pair, losses=jnp.where(shared, losses, -jnp.inf), rounding=4 * rounding)
+
         pairs = cast(tuple[FinitePair, ...], super().dominating_pairs(relation))
-        return tuple(replace(pair, rounding=self.rounding) for pair in pairs)
+        return tuple(leave_scope(lower(pair)) for pair in pairs)
 
 
 @jax.jit
@@ -412,7 +429,8 @@ def _summed_scores(s: float, t: int, w: float, rate: float) -> AttainedPair:
     # A Poisson sample's loss, as if the example were in each step with probability ``rate``.
     one, two = (np.logaddexp(np.log1p(-rate), np.log(rate) + (k * middle - k * k / (2 * s)) / s) for k in (1, 2))
     score = two - one
-    level = np.minimum((score - np.min(score)) / np.ptp(score) * levels, levels - 1).astype(int)
+    # Of so much noise that rounding leaves one score all have the least level.
+    level = np.minimum((score - np.min(score)) / (np.ptp(score) or 1.0) * levels, levels - 1).astype(int)
     absent, without, present = (np.bincount(level, normal_masses(ends - k / s), levels) for k in (0, 1, 2))
     others = law_of_sum(absent, t - 1, rare)
     p, q, neither = (np.convolve(others, masses) for masses in (present, without, absent))
@@ -476,7 +494,8 @@ class ShuffledGaussian(NoisyMechanism):
     The ``lower`` of :func:`jaxacct.epsilon` is one of the mechanism itself (:meth:`attained`): of what results tell
     where all others contribute the opposite of the example, or nothing. Others that adapt may do worse, which is open.
 
-    Epsilons, and those that an accountant of Poisson samples of the same size would say of the same runs, too low:
+    Epsilons where batches are even, and those that an accountant of Poisson samples of the same size would say of the
+    same runs, too low:
 
     ===== ===== ====== ===== ====== ====== =======
     noise T     epochs delta lower  upper  Poisson
@@ -545,7 +564,9 @@ class ShuffledGaussian(NoisyMechanism):
             return [(self, steps)]
         steps, batches, epochs = map(counts_of, (steps, self.batches, self.epochs_per_shuffle))
         single = batches == 1
-        epochs = choose(is_count(epochs) & (epochs >= 1), epochs, np.nan)  # a fraction of runs could be whole, or none
+        # Fractions could make a whole number of runs, or none.
+        steps = choose(is_count(steps), steps, np.nan)
+        epochs = choose(is_count(epochs) & (epochs >= 1), epochs, np.nan)
         runs: list[tuple[Mechanism, ArrayLike]] = [
             (Gaussian(choose(single, self.noise_multiplier, 1.0)), choose(single, steps * epochs, 0)),
             (replace(self, batches=choose(single, 2, batches)), choose(single, 0, steps)),

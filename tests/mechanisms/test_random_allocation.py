@@ -4,6 +4,7 @@ import functools
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.thorough import draws
@@ -11,6 +12,8 @@ from scipy import integrate, stats
 
 import jaxacct as ja
 from jaxacct import RandomAllocation, prv, rdp
+from jaxacct.mechanisms import allocation
+from jaxacct.numerics.precision import scope
 
 EPSILONS = (0.05, 0.5, 1.0, 2.0)
 
@@ -248,3 +251,12 @@ def test_which_batches_are_one_is_seen_in_traces():
     assert [type(mechanism) for mechanism, _ in runs.values()] == [ja.Gaussian, RandomAllocation]
     counts = jax.jit(jax.vmap(lambda t: [count for _, count in RandomAllocation(2.0, t).decompose(7)]))
     assert np.array(counts(np.array([1.0, 10.0, np.nan, 0.0]))).tolist() == [[7, 0, 0, 0], [0, 7, 7, 7]]
+
+
+@pytest.mark.exhaustive
+def test_values_below_a_grid_are_spread_with_their_mean():
+    with scope():
+        law = allocation.RatioLaw(jnp.array([0.0, 0.5, 1.2]), jnp.array([0.1, 0.3, 0.6]), jnp.zeros(()))
+        grid = allocation.Grid(jnp.log(0.9), jnp.log(2.0), jnp.asarray(0.1), points=64)
+        mean = allocation.add_laws(law, 0.5, law, 0.5, grid)
+        assert jnp.sum(mean.values * mean.masses) == pytest.approx(0.87, rel=1e-14)

@@ -297,3 +297,24 @@ def test_a_sequence_attains_what_its_mechanisms_do():
     for i, noise in enumerate((2.0, 1.0)):
         largest = ja.ShuffledGaussian(noise, 20).attained("zero_out")[0][0]
         np.testing.assert_allclose(several[0].p[i], largest.p, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("s", [1e15, 1e16, 1e200])
+def test_lower_ends_are_below_one_step_where_rounding_is_all_that_differs(s):
+    attained = ja.ShuffledGaussian(s, 20).attained("zero_out")[0]
+    one_step = ja.delta(ja.Gaussian(s), 1, 0.0, relation="zero_out").upper
+    assert max(ja.delta(each, 1, 0.0, relation="zero_out").lower for each in attained) <= one_step
+
+
+@pytest.mark.exhaustive
+def test_more_batches_are_no_worse_however_many():
+    with scope():
+        few, many = (shuffled.bound_profile(jnp.float64(4.0), jnp.float64(t)) for t in (2.0**20, 2.0**30))
+    # Epsilons differ: at the first of them, 0, all is known.
+    assert np.all(np.stack(many[1:])[:, 0] <= np.stack(few[1:])[:, 0])
+
+
+def test_parts_of_a_shuffle_are_no_whole_number_of_runs():
+    counts = [count for _, count in ja.ShuffledGaussian(2.0, 1, 2, remainder="even").decompose(1.5)]
+    assert np.isnan(counts).any()
