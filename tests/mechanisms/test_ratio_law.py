@@ -163,6 +163,13 @@ def test_what_fixes_no_pair_is_refused_with_the_reason():
             kind(ja.PureDP(1.0), number).dominating_pairs("remove")
         with pytest.raises(ValueError, match="relation = 'zero_out' is not supported by TruncatedPoissonGaussian"):
             kind(ja.TruncatedPoissonGaussian(1.2, 0.1, 1e-7), number).dominating_pairs("zero_out")
+        # Where who takes part is seen, an example that contributes nothing is not one that is not there.
+        for inner in (ja.PureDP(1.0), ja.ShuffledGaussian(1.0, 10), ja.RandomizedResponse(1.0)):
+            with pytest.raises(ValueError, match="would show where it takes part"):
+                kind(inner, number).dominating_pairs("zero_out")
+        for relation in ("zero_out", "remove"):
+            with pytest.raises(ValueError, match=f"relation = '{relation}' is not supported by .* of PureDP"):
+                kind(ja.PoissonSampledMechanism(ja.PureDP(1.0), 0.5), number).dominating_pairs(relation)
     with pytest.raises(TypeError, match=r"is AllocatedMechanism\(mechanism, batches\)"):
         ja.RandomAllocation(ja.Laplace(1.0), 10)
     with pytest.raises(ValueError, match="is PoissonSampledMechanism"):
@@ -203,6 +210,18 @@ def test_traced_numbers_have_the_same_pair_and_none_out_of_range():
         allocated, sampled = ask(scale, number)
         assert np.any(np.isnan(allocated.p))
         assert np.any(np.isnan(sampled.p)) == (number != 2.5)
+
+
+@pytest.mark.exhaustive
+def test_traced_fields_out_of_range_cost_inf_where_nothing_would_be_sampled():
+    @jax.jit
+    def ask(epsilon, rate):
+        return ja.epsilon(ja.PoissonSampledMechanism(ja.PureDP(epsilon), rate), 1, 1e-3).upper
+
+    for numbers in ((np.nan, 0.0), (-1.0, 0.0), (0.0, np.nan), (0.0, 2.0)):
+        assert ask(*numbers) == np.inf
+    assert ask(1.0, 0.0) < 1e-9
+    assert ask(0.0, 0.5) == 0
 
 
 @pytest.mark.exhaustive
