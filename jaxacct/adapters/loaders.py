@@ -63,10 +63,12 @@ class ShuffledBatches:
     def __post_init__(self) -> None:
         validation.check_whole(self.examples, "examples", 1, MOST_STEPS, "the number of examples")
         validation.check_whole(self.batch_size, "batch_size", 1, self.examples, "the size of a batch, of all examples")
+        for name in ("drop_last", "reshuffles", "is_padded"):
+            validation.check_type(getattr(self, name), name, bool)
         if self.is_padded and self.drop_last:
             raise ValueError("is_padded and drop_last: an epoch repeats examples or leaves some out: give one of them.")
         if self.seed is not None:
-            validation.check_whole(self.seed, "seed", 0, MOST_STEPS, "the seed of the orders, or None if it is secret")
+            validation.check_whole(self.seed, "seed", 0, 2**128, "the seed of the orders, or None if it is secret")
 
     @property
     def full_batches(self) -> int:
