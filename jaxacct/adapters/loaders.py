@@ -35,7 +35,8 @@ class ShuffledBatches:
         reshuffles: whether each epoch has an order of its own; False for one order in all epochs, as of data that were
             shuffled once, of a cache behind the shuffling, or of a sampler whose epoch is never set.
         is_padded: whether examples come twice in an epoch to fill the last batch or the last process, as PyTorch's
-            distributed sampler and Accelerate's even batches do by default.
+            distributed sampler and Accelerate's even batches do by default. The former does where the processes do not
+            divide ``examples``: else give False, or lower ends are too high.
         seed: the seed of the orders where anybody knows it: a loader's default, one that was written down, one that is
             tried out. None stands for an order that is uniformly random and secret.
 
