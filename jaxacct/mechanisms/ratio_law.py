@@ -99,27 +99,25 @@ def ratio_of(pair: DominatingPair, cells: int, contracts: bool = False) -> Ratio
         cells: about how many values there are, where the pair is not finite; static.
         contracts: whether the law is to be smaller in convex order, and not larger; static.
     """
-    sign = -1.0 if contracts else 1.0
-    infinite = pair.infinite_mass() * (1 + sign * (pair.infinite_mass_error() + 4 * roundoff()))
-    ratio = (
-        _of_outcomes(pair, infinite) if isinstance(pair, FinitePair) else _of_cells(pair, infinite, cells, contracts)
-    )
+    ratio = _of_outcomes(pair) if isinstance(pair, FinitePair) else _of_cells(pair, cells, contracts)
     return jax.tree.map(lambda leaf: jnp.where(pair.is_valid(), leaf, jnp.nan), ratio)
 
 
-def _of_outcomes(pair: FinitePair, infinite: Array) -> Ratio:
-    _, q, losses, finite = pair._atoms()
+def _of_outcomes(pair: FinitePair) -> Ratio:
+    p, q, losses, finite = pair._atoms()
     # The numbers given may sum to one but for rounding; their law does.
-    rounding = jnp.max(as_float64(pair.rounding)) + sum(pair.surplus())
-    # Q's mass where P has none has the ratio 0.
+    rounding = jnp.max(as_float64(pair.rounding)) + sum(pair.surplus()) + pair.infinite_mass_error()
+    # Q's mass where P has none has the ratio 0. Losses may have been moved by their error: then with them E_Q[L], with
+    # what is at infinity, would not be one.
     masses = jnp.where(finite, q, jnp.where(pair._losses() == -jnp.inf, as_float64(pair.q), 0.0))
-    law = RatioLaw(jnp.where(finite, jnp.exp(losses), 0.0), masses, rounding)
-    largest = jnp.max(jnp.abs(losses))
-    theta = roundoff() * (8 + 16 * largest) + (0.0 if pair.losses is not None else 2 * rounding)
-    return Ratio(law, theta, infinite)
+    law = RatioLaw(jnp.where(finite & (q > 0), p / jnp.where(q > 0, q, 1.0), 0.0), masses, rounding)
+    theta = roundoff() * (8 + 16 * jnp.max(jnp.abs(losses))) + 2 * rounding
+    return Ratio(law, theta, pair.infinite_mass())
 
 
-def _of_cells(pair: DominatingPair, infinite: Array, cells: int, contracts: bool) -> Ratio:
+def _of_cells(pair: DominatingPair, cells: int, contracts: bool) -> Ratio:
+    sign = -1.0 if contracts else 1.0
+    infinite = pair.infinite_mass() * (1 + sign * (pair.infinite_mass_error() + 4 * roundoff()))
     # Any boundaries are sound: those of the pair's own two laws are dense where P has its mass.
     nats, u = 60.0, roundoff()
     lowest, highest = pair.loss_range()

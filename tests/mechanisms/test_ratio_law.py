@@ -61,6 +61,24 @@ def test_sampling_of_outcomes_is_exact_and_both_go_on_top_of_each_other():
 
 
 @pytest.mark.exhaustive
+def test_accountants_take_both_on_top_of_each_other():
+    """Each pair has to be one of two laws for the next one: with losses moved by their error alone it is not."""
+    pair, laplace = ja.DiscretePair(P, Q), ja.Laplace(1.0)
+    p2, q2 = allocated(P, Q, 2)
+    for rate in (0.5, 0.9):
+        found = ja.delta(ja.PoissonSampledMechanism(ja.AllocatedMechanism(pair, 2), rate), 1, 0.2, relation="remove")
+        exact = np.maximum(rate * p2 + (1 - rate - math.exp(0.2)) * q2, 0).sum()
+        assert exact * (1 - 1e-4) < found.lower <= exact <= found.upper < exact * (1 + 1e-4)
+    for inner in (pair, laplace):
+        whole, again = (
+            ja.delta(kind, 1, 0.2, relation="add")
+            for kind in (ja.AllocatedMechanism(inner, 4), ja.AllocatedMechanism(ja.AllocatedMechanism(inner, 2), 2))
+        )
+        assert whole.upper * (1 - 1e-4) < again.lower <= whole.upper
+        assert whole.lower <= again.upper < whole.lower * (1 + 1e-4)
+
+
+@pytest.mark.exhaustive
 def test_mass_at_infinity_is_kept_by_allocation_and_scaled_by_sampling():
     kinds = ja.ApproximateDP(0.5, 0.01), ja.DiscretePair(P, Q)
     for inner, infinite in zip(kinds, (0.01, 0.1), strict=True):
