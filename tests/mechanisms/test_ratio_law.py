@@ -150,7 +150,7 @@ def test_the_general_road_of_sampled_laplace_noise_is_at_its_own_class():
             found = ja.delta(ja.DiscretePair(np.asarray(pair.p), np.asarray(pair.q)), 1, 0.1, relation="remove")
             exact = ja.delta(known, 1, 0.1, relation=direction)
             assert exact.lower <= found.upper * (1 + 1e-9)
-            assert found.lower <= exact.upper * (1 + 1e-5)
+            assert found.lower <= exact.upper * (1 + 1e-5) + 1e-12  # what rounding gives away, where delta is 0
 
 
 def test_kinds_with_a_class_of_their_own_are_taken_for_it():
