@@ -35,7 +35,8 @@ class ShuffledBatches:
         reshuffles: whether each epoch has an order of its own; False for one order in all epochs, as of data that were
             shuffled once, of a cache behind the shuffling, or of a sampler whose epoch is never set.
         is_padded: whether examples come twice in an epoch to fill the last batch or the last process, as PyTorch's
-            distributed sampler and Accelerate's even batches do by default.
+            distributed sampler and Accelerate's even batches do by default. The former does where the processes do not
+            divide ``examples``: else give False, or lower ends are too high.
         seed: the seed of the orders where anybody knows it: a loader's default, one that was written down, one that is
             tried out. None stands for an order that is uniformly random and secret.
 
@@ -63,10 +64,12 @@ class ShuffledBatches:
     def __post_init__(self) -> None:
         validation.check_whole(self.examples, "examples", 1, MOST_STEPS, "the number of examples")
         validation.check_whole(self.batch_size, "batch_size", 1, self.examples, "the size of a batch, of all examples")
+        for name in ("drop_last", "reshuffles", "is_padded"):
+            validation.check_type(getattr(self, name), name, bool)
         if self.is_padded and self.drop_last:
             raise ValueError("is_padded and drop_last: an epoch repeats examples or leaves some out: give one of them.")
         if self.seed is not None:
-            validation.check_whole(self.seed, "seed", 0, MOST_STEPS, "the seed of the orders, or None if it is secret")
+            validation.check_whole(self.seed, "seed", 0, 2**128, "the seed of the orders, or None if it is secret")
 
     @property
     def full_batches(self) -> int:

@@ -26,7 +26,6 @@ import difflib
 import functools
 import importlib
 import importlib.util
-import math
 import pathlib
 import sys
 import tomllib
@@ -235,7 +234,7 @@ def _noise_and_steps(record: dict[str, Any], steps_per_epoch: int) -> tuple[floa
     noise, count, epochs = (number_of(record.get(key), key) for key in ("noise_multiplier", "count", "epochs"))
     if noise is None or (count is None) == (epochs is None):
         raise ValueError("noise_multiplier, and one of epochs and count (the steps of all epochs): give these.")
-    return noise, _run_count(math.ceil(Fraction(epochs) * steps_per_epoch) if epochs is not None else count)
+    return noise, _run_count(count if epochs is None else display.steps_of(epochs, 1 / steps_per_epoch))
 
 
 def _flag_or_whole(value: Any, key: str) -> Any:

@@ -919,8 +919,9 @@ def join_rare(p: np.ndarray, q: np.ndarray, least: float) -> tuple[np.ndarray, n
 
     This is post-processing and reveals nothing more.
     """
-    rare = (p < least) | (q < least)
+    rare, likeliest = (p < least) | (q < least), np.argmax(q)
+    rare[likeliest] = False  # it may be rare under p
     for masses in (p, q):
-        masses[np.argmax(q)] += np.sum(masses[rare])
+        masses[likeliest] += np.sum(masses[rare])
         masses[rare] = 0.0
     return p / np.sum(p), q / np.sum(q)

@@ -46,6 +46,7 @@ from jaxacct.mechanisms.allocation import (
     coarsen,
     count_bits,
 )
+from jaxacct.mechanisms.approximate_dp import RandomizedResponse
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.finite import FinitePair, PrivacyLoss
 from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
@@ -53,7 +54,7 @@ from jaxacct.mechanisms.laplace import Laplace, PoissonSubsampledLaplace
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, check_mechanism, choose, directions, is_exact_zero
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff, scale_error
-from jaxacct.numerics.precision import as_float64, first_index, leave_scope, within_scope
+from jaxacct.numerics.precision import as_float64, first_index, is_concrete, leave_scope, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
 
 KNOWN = 1e-9
@@ -98,27 +99,25 @@ def ratio_of(pair: DominatingPair, cells: int, contracts: bool = False) -> Ratio
         cells: about how many values there are, where the pair is not finite; static.
         contracts: whether the law is to be smaller in convex order, and not larger; static.
     """
-    sign = -1.0 if contracts else 1.0
-    infinite = pair.infinite_mass() * (1 + sign * (pair.infinite_mass_error() + 4 * roundoff()))
-    ratio = (
-        _of_outcomes(pair, infinite) if isinstance(pair, FinitePair) else _of_cells(pair, infinite, cells, contracts)
-    )
+    ratio = _of_outcomes(pair) if isinstance(pair, FinitePair) else _of_cells(pair, cells, contracts)
     return jax.tree.map(lambda leaf: jnp.where(pair.is_valid(), leaf, jnp.nan), ratio)
 
 
-def _of_outcomes(pair: FinitePair, infinite: Array) -> Ratio:
-    _, q, losses, finite = pair._atoms()
+def _of_outcomes(pair: FinitePair) -> Ratio:
+    p, q, losses, finite = pair._atoms()
     # The numbers given may sum to one but for rounding; their law does.
-    rounding = jnp.max(as_float64(pair.rounding)) + sum(pair.surplus())
-    # Q's mass where P has none has the ratio 0.
+    rounding = jnp.max(as_float64(pair.rounding)) + sum(pair.surplus()) + pair.infinite_mass_error()
+    # Q's mass where P has none has the ratio 0. Losses may have been moved by their error: then with them E_Q[L], with
+    # what is at infinity, would not be one.
     masses = jnp.where(finite, q, jnp.where(pair._losses() == -jnp.inf, as_float64(pair.q), 0.0))
-    law = RatioLaw(jnp.where(finite, jnp.exp(losses), 0.0), masses, rounding)
-    largest = jnp.max(jnp.abs(losses))
-    theta = roundoff() * (8 + 16 * largest) + (0.0 if pair.losses is not None else 2 * rounding)
-    return Ratio(law, theta, infinite)
+    law = RatioLaw(jnp.where(finite & (q > 0), p / jnp.where(q > 0, q, 1.0), 0.0), masses, rounding)
+    theta = roundoff() * (8 + 16 * jnp.max(jnp.abs(losses))) + 2 * rounding
+    return Ratio(law, theta, pair.infinite_mass())
 
 
-def _of_cells(pair: DominatingPair, infinite: Array, cells: int, contracts: bool) -> Ratio:
+def _of_cells(pair: DominatingPair, cells: int, contracts: bool) -> Ratio:
+    sign = -1.0 if contracts else 1.0
+    infinite = pair.infinite_mass() * (1 + sign * (pair.infinite_mass_error() + 4 * roundoff()))
     # Any boundaries are sound: those of the pair's own two laws are dense where P has its mass.
     nats, u = 60.0, roundoff()
     lowest, highest = pair.loss_range()
@@ -250,21 +249,34 @@ class ByRatio(Mechanism):
 
     def _check_relation(self, relation: Relation) -> Relation:
         """Returns the relation of the other mechanism, whose first pair is the one needed; raises ValueError."""
-        name = type(self).__name__
+        name, inner = type(self).__name__, self.mechanism
         if relation == "replace":
             raise ValueError(
                 f"relation = 'replace' is not supported by {name}: the pair's second law has to be the run without the "
-                "example. Give 'add_or_remove', or 'zero_out', and twice the bound in a group of 2."
+                "example. Give 'add_or_remove': one removed and one added have (2 epsilon, (1 + e^epsilon) delta)."
             )
         directions(self, relation)
-        needed: Relation = "zero_out" if relation == "zero_out" else "add_or_remove"
-        if self.mechanism.one_way and relation in ("remove", "add"):
+        if relation == "add_or_remove":
+            directions(inner, relation)
+            return relation
+        if inner.one_way and relation in ("remove", "add"):
             raise ValueError(
-                f"relation = {relation!r} is not supported by {name} of {type(self.mechanism).__name__}, a guarantee "
+                f"relation = {relation!r} is not supported by {name} of {type(inner).__name__}, a guarantee "
                 "of one direction alone: it needs one of both. Give 'add_or_remove'."
             )
-        directions(self.mechanism, needed)
-        return needed
+        if relation == "zero_out":
+            directions(inner, relation)
+            if inner.one_way or isinstance(inner, RandomizedResponse) or "add_or_remove" not in inner.relations:
+                raise ValueError(
+                    f"relation = 'zero_out' is not supported by {name} of {type(inner).__name__}: where an example "
+                    "takes no part it is not there, which need not be the same to that mechanism as one that "
+                    "contributes nothing, and would show where it takes part."
+                    + (" Give 'add_or_remove'." if "add_or_remove" in inner.relations else "")
+                )
+        if isinstance(inner, ByRatio):
+            inner._check_relation(relation)
+        directions(inner, "add_or_remove")
+        return "add_or_remove"
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -314,8 +326,10 @@ class AllocatedMechanism(ByRatio):
         points: number of points of the law that the pair is made of, static; from 64 to 4096. Twice as many divide the
             excess by about four.
 
-    Relations: "add_or_remove" (default), "remove", "add"; "zero_out" where the mechanism knows it. "replace" is not
-    covered: the pair's second law has to be the run without the example.
+    Relations: "add_or_remove" (default), "remove", "add"; "zero_out" of a mechanism to which an example that
+    contributes nothing is one that is not there, as noise on sums: guarantees stated for the relation in use, and
+    mechanisms without "add_or_remove", are refused. "replace" is not covered: the pair's second law has to be the run
+    without the example.
 
     Formal guarantee: the pairs dominate, so upper bounds hold, if the mechanism's pair for removing an example, and
     its reverse for adding one, dominate. That is so for all mechanisms here. P's mass at infinity is kept. Lower
@@ -411,7 +425,10 @@ class PoissonSampledMechanism(ByRatio):
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return self.mechanism.releases_nothing() | is_exact_zero(self.sampling_rate)
+        rate: Any = self.sampling_rate
+        nothing = self.mechanism.releases_nothing() & (rate >= 0) & (rate <= 1)
+        # Traced fields of the mechanism may be out of range: then its pair says so, at a rate of 0 as at any other.
+        return nothing | is_exact_zero(rate) if is_concrete(*jax.tree.leaves(self.mechanism)) else nothing
 
     def with_unit_parameters(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
         return replace(

@@ -205,6 +205,26 @@ def test_what_a_loader_did_is_what_is_composed(loader, steps, runs):
     assert {float(m.batches) for m in mechanisms} == {2.0}
 
 
+@pytest.mark.parametrize("name", ["drop_last", "reshuffles", "is_padded"])
+@pytest.mark.parametrize("value", ["False", 0.5, 2, None])
+def test_what_is_neither_true_nor_false_is_refused(name, value):
+    """Else an order that is the same in all epochs, by reshuffles = "False", would be taken for a new one in each."""
+    with pytest.raises(TypeError, match=f"{name} = .*give a bool"):
+        ShuffledBatches(11, 5, **{name: value})
+
+
+@pytest.mark.parametrize(("epochs", "stops"), [(0.1, [1]), (2.1, [None, 1]), (5 / 3, [None, 7]), (2, [None])])
+def test_epochs_of_a_spec_are_the_steps_that_they_print_as(epochs, stops):
+    """A step more, for 0.1 is above one tenth, would refute what holds of the run."""
+    part = {"type": "gaussian", "noise_multiplier": 1.0, "sampling": "shuffled", "epochs": epochs, "batch_size": 100}
+    spec = specs.parsed({"parts": [part | {"examples": 1000}], "delta": DELTA, "relation": "zero_out"})
+    assert [one.stop_after for one in spec.mechanisms] == stops
+
+
+def test_seeds_of_64_bits_are_known_ones():
+    assert ShuffledBatches(10, 5, seed=2**64 - 1).compose(1.0, 4) == ((ja.Gaussian(1.0),), (2,))
+
+
 def test_padded_orders_are_refused_unless_they_are_known():
     """Noise less by sqrt(3) bounds them; the noise itself does not: 3 examples, 2 in a batch."""
     with pytest.raises(ValueError, match=r"3\*\*0.5.*2\*\*0.5"):

@@ -9,6 +9,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.mechanisms import shuffled
+from jaxacct.mechanisms.allocation import join_rare
 from jaxacct.numerics.precision import leave_scope, scope
 
 
@@ -289,6 +290,23 @@ def test_traced_numbers_out_of_range_are_no_pair_and_tell_nothing_from_below():
     for each in apart:
         assert each[0] > 1e-5
         np.testing.assert_array_equal(np.asarray(each)[[1, 2, 4, 5]], 0.0)
+
+
+def test_rare_outcomes_join_the_likeliest_though_that_is_rare_itself():
+    """So it is of little noise: laws that are nearly disjoint have no outcome that both give often."""
+    for q, likeliest in (([0.0, 0.6, 0.4], 1), ([0.3, 0.6, 0.1], 1)):
+        p, found = join_rare(np.array([0.7, 0.0, 0.3]), np.array(q), 0.2)
+        assert p.sum() == found.sum() == pytest.approx(1.0)
+        assert p[likeliest] > 0
+        assert found[likeliest] >= 0.6
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("s", [0.0, 1e-8, 0.03, 0.06])
+def test_hardly_any_noise_hides_hardly_anything(s):
+    found = ja.delta(ja.ShuffledGaussian(s, 10, remainder="even"), 1, 1.0, relation="zero_out")
+    assert found.lower > 0.999
+    assert found.upper == 1
 
 
 @pytest.mark.exhaustive
