@@ -29,6 +29,7 @@ from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
 from jaxacct.train.integer_noise import noise_delta
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, ShuffledSampler, runs_of
+from jaxacct.train.sampling.correlated import drawn_by
 from jaxacct.validation import MOST_COUNT, whole_steps
 
 
@@ -482,8 +483,8 @@ def share_of_pass(sampler: Sampler) -> float:
     >>> share_of_pass(ShuffledSampler(num_examples=10, batch_size=6)), share_of_pass(PoissonSampler(10, 0.5, 11))
     (0.5, 0.5)
     """
-    if isinstance(sampler, ShuffledSampler):
-        return 1 / sampler.steps_per_run
+    if isinstance(drawn_by(sampler), ShuffledSampler):
+        return 1 / drawn_by(sampler).steps_per_run
     return sampler.expected_batch_size / sampler.num_examples
 
 
