@@ -235,7 +235,7 @@ def answer(
     check_one_of(arithmetic, "arithmetic", CHOICES)
     if asks_host(mechanism, steps, question):
         options = tolerance, points, arithmetic
-        by_cpu: Bounds = by_host(answer, (mechanism, steps, question, relation, *options), {})
+        by_cpu: Bounds = by_host(answer, (mechanism, steps, question, relation, *options), {"by_pairs": by_pairs})
         return by_cpu
     query = query_of(mechanism, steps, question, relation, arithmetic=arithmetic)
     if tolerance is not None or points is not None:

@@ -189,7 +189,8 @@ def least_by_secants(
     >>> 0.0 <= u - math.log(100.0) <= 1e-3
     True
     """
-    # Caps of a height (nats) and of the ratio of a secant's slope to the expected one. They cost evaluations only.
+    # Caps of a height (nats), and of the ratio of a secant's slope to the expected one, either way: upwards only until
+    # there is a bracket, for a steep cost swings about its root if steps are too long. They cost evaluations only.
     most, steeper = 2.0, 4.0
     passed, failed = math.inf, -math.inf
     u, expected, before = start, slope, None
@@ -205,7 +206,8 @@ def least_by_secants(
             break
         if before is not None and abs(height) < most and u != before[0]:
             secant = (height - before[1]) / (u - before[0])
-            slope = min(max(secant, steeper * expected), expected / steeper)
+            steepest = -math.inf if failed > -math.inf and passed < math.inf else steeper * expected
+            slope = min(max(secant, steepest), expected / steeper)
         before = u, height
         u -= (height + close / 2) / slope
         if not failed < u < passed:

@@ -20,6 +20,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 import jaxacct
 from jaxacct import calibrate, rdp
 from jaxacct.bounds import Bounds
+from jaxacct.certified import answer
+from jaxacct.composition import ForDelta, ForEpsilon
 from jaxacct.display import rounded_up
 from jaxacct.mechanisms import Gaussian, Mechanism, Mechanisms, PoissonSubsampledGaussian, Steps
 from jaxacct.numerics.precision import kernel, leave_scope
@@ -27,6 +29,7 @@ from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
 from jaxacct.train.integer_noise import noise_delta
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, ShuffledSampler, runs_of
+from jaxacct.train.sampling.correlated import drawn_by
 from jaxacct.validation import MOST_COUNT, whole_steps
 
 
@@ -371,8 +374,8 @@ def _most_steps(
 
     @functools.cache  # both searches ask for many of the same runs
     def delta_at(runs: int) -> Bounds:
-        mechanisms, counts = composition_of(ideal, noise, runs * run, queries)
-        return jaxacct.delta(mechanisms, counts, epsilon, relation=relation)
+        question = ForDelta(np.float64(epsilon))
+        return answer(*composition_of(ideal, noise, runs * run, queries), question, relation, by_pairs=True)
 
     def most(left: float) -> int:
         runs = _most_runs(ideal, epsilon, left, queries, noise, delta_at)
@@ -431,13 +434,14 @@ def _least_noise(sampler: Sampler, epsilon: float, delta: float, queries: tuple[
     if is_gaussian and not queries:
         runs = runs_of(sampler, steps)
         return float(calibrate.noise_multiplier(epsilon, delta, rate, runs, relation=sampler.relation).value) / unit
-    # From a noise multiplier of .01 at least, to within 3e-4 of the logarithm of the budget. Sound for any values, for
-    # the result is certified afterwards; wider ones cost tightness.
+    # From a noise multiplier of .01 at least, to within 3e-4 of the logarithm of the budget, by dominating pairs alone,
+    # for no upper bound needs more. Sound for any values, as the result is certified afterwards; wider ones cost
+    # tightness.
     start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value) / unit, 1e-2))
 
     def cost(u: float) -> float:
-        mechanisms, counts = composition_of(sampler, math.exp(u), steps, queries)
-        return float(jaxacct.epsilon(mechanisms, counts, delta, relation=sampler.relation).upper) / epsilon
+        parts, question = composition_of(sampler, math.exp(u), steps, queries), ForEpsilon(np.float64(delta))
+        return float(answer(*parts, question, sampler.relation, by_pairs=True).upper) / epsilon
 
     return math.exp(least_by_secants(cost, start, close=3e-4, rounds=15))
 
@@ -479,8 +483,8 @@ def share_of_pass(sampler: Sampler) -> float:
     >>> share_of_pass(ShuffledSampler(num_examples=10, batch_size=6)), share_of_pass(PoissonSampler(10, 0.5, 11))
     (0.5, 0.5)
     """
-    if isinstance(sampler, ShuffledSampler):
-        return 1 / sampler.steps_per_run
+    if isinstance(drawn_by(sampler), ShuffledSampler):
+        return 1 / drawn_by(sampler).steps_per_run
     return sampler.expected_batch_size / sampler.num_examples
 
 

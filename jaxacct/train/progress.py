@@ -86,6 +86,8 @@ class Progress(NamedTuple):
         if lost:
             why = "they did not give the same bits again" if repeats else "no seed was given to make them again"
             return f"{where}: {lost} steps begun after step {checkpoint} are lost and stay paid for, as {why}."
+        if again and not repeats:  # another key draws other batches, and the ledger refused the epoch that they are of
+            return f"{where}: {again} steps that its epoch had left are not made, for no other order is paid for."
         return f"{where}: nothing is lost" + (f"; {again} steps gave the same bits again." if again else ".")
 
 

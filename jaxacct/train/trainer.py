@@ -52,7 +52,7 @@ from jaxacct.train.ownership import (
     place,
 )
 from jaxacct.train.placement import Rules, layout_of, name_of
-from jaxacct.train.planned import SideQuery
+from jaxacct.train.planned import SideQuery, share_of_pass
 from jaxacct.train.progress import Evaluation, Progress, ShortRunWarning, score_of, show_progress
 from jaxacct.train.sampling import Sampler, present_of
 from jaxacct.train.sampling.correlated import Correlated, describe_noise, drawn_by
@@ -382,7 +382,7 @@ class DPTrainer(Sealed):
         """
         validation.check_steps(0 if steps is None else steps)
         steps = None if steps is None else int(steps)
-        one_pass = round(self.sampler.num_examples / self.sampler.expected_batch_size)
+        one_pass = round(1 / share_of_pass(self.sampler))
         every = max(1, one_pass) if every is None else every
         every = validation.check_count(every, "every", "the updates between evaluations")
         settings.check_callbacks(evaluate, on_evaluation, keeper, progress)

@@ -132,6 +132,13 @@ def test_secants_end_at_a_setting_that_passes(root, start, power):
     assert least_by_secants(lambda u: math.nan, start, close=1e-6, rounds=5) == math.inf
 
 
+@pytest.mark.parametrize("power", [6.0, 12.0, 30.0])
+@pytest.mark.parametrize("start", [-0.3, 0.2, 0.4])
+def test_secants_do_not_swing_about_the_root_of_a_steep_cost(start, power):
+    found = least_by_secants(lambda u: math.exp(min(-power * u, 700.0)), start, close=3e-4, rounds=10)
+    assert 0 <= power * found <= 3e-4
+
+
 def test_a_search_near_a_root_returns_the_least_bound_it_met():
     roots = jnp.linspace(0.5, 3.0, 6)
     found = least_near_root(lambda x: (x - roots, 1 + (x - roots) ** 2), jnp.zeros(6), jnp.full(6, 4.0), 14)

@@ -15,6 +15,7 @@ from scipy import stats
 import jaxacct as ja
 from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Schedule
+from jaxacct.strategies import square_root
 from jaxacct.train import (
     Checkpoints,
     FilteredRun,
@@ -27,7 +28,8 @@ from jaxacct.train import (
     planned,
     report,
 )
-from jaxacct.train.planned import whole_steps_of
+from jaxacct.train.planned import share_of_pass, whole_steps_of
+from jaxacct.train.progress import Progress
 from jaxacct.train.sampling import Correlated, runs_of
 from jaxacct.train.sampling.sampler import of_ranks, random_order
 
@@ -117,6 +119,18 @@ def test_epochs_are_those_of_the_shuffles_and_one_that_has_begun_counts_whole(mo
             plan = PlannedRun(epsilon=1.0, delta=1e-3, sampler=sampler, **given).resolve(11).plan
             assert (plan.steps, plan.runs, plan.ledger().runs) == (steps, runs, runs)
             assert plan.composition() == (sampler.mechanism(2.0), runs)
+
+
+def test_a_pass_has_the_steps_of_an_epoch_whatever_the_noise():
+    sampler = ShuffledSampler(100, 30)  # three full batches and a small one
+    assert share_of_pass(sampler) == 1 / 4
+    assert share_of_pass(Correlated(sampler, square_root(2), 8)) == 1 / 4
+
+
+def test_an_epoch_that_a_plan_does_not_pay_again_is_said_to_be_left_out():
+    before = Progress(goal=8)
+    assert "4 steps that its epoch had left are not made" in before.describe_resume(12, 8, before, repeats=False)
+    assert "4 steps gave the same bits again" in before.describe_resume(12, 8, before, repeats=True)
 
 
 def test_lower_bounds_count_no_run_that_was_not_made_to_its_end(monkeypatch):
