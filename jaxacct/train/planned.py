@@ -20,8 +20,6 @@ from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 import jaxacct
 from jaxacct import calibrate, rdp
 from jaxacct.bounds import Bounds
-from jaxacct.certified import answer
-from jaxacct.composition import ForDelta, ForEpsilon
 from jaxacct.display import rounded_up
 from jaxacct.mechanisms import Gaussian, Mechanism, Mechanisms, PoissonSubsampledGaussian, Steps
 from jaxacct.numerics.precision import kernel, leave_scope
@@ -374,8 +372,8 @@ def _most_steps(
 
     @functools.cache  # both searches ask for many of the same runs
     def delta_at(runs: int) -> Bounds:
-        question = ForDelta(np.float64(epsilon))
-        return answer(*composition_of(ideal, noise, runs * run, queries), question, relation, by_pairs=True)
+        mechanisms, counts = composition_of(ideal, noise, runs * run, queries)
+        return jaxacct.delta(mechanisms, counts, epsilon, relation=relation)
 
     def most(left: float) -> int:
         runs = _most_runs(ideal, epsilon, left, queries, noise, delta_at)
@@ -434,14 +432,13 @@ def _least_noise(sampler: Sampler, epsilon: float, delta: float, queries: tuple[
     if is_gaussian and not queries:
         runs = runs_of(sampler, steps)
         return float(calibrate.noise_multiplier(epsilon, delta, rate, runs, relation=sampler.relation).value) / unit
-    # From a noise multiplier of .01 at least, to within 3e-4 of the logarithm of the budget, by dominating pairs alone,
-    # for no upper bound needs more. Sound for any values, as the result is certified afterwards; wider ones cost
-    # tightness.
+    # From a noise multiplier of .01 at least, to within 3e-4 of the logarithm of the budget. Sound for any values, for
+    # the result is certified afterwards; wider ones cost tightness.
     start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value) / unit, 1e-2))
 
     def cost(u: float) -> float:
-        parts, question = composition_of(sampler, math.exp(u), steps, queries), ForEpsilon(np.float64(delta))
-        return float(answer(*parts, question, sampler.relation, by_pairs=True).upper) / epsilon
+        mechanisms, counts = composition_of(sampler, math.exp(u), steps, queries)
+        return float(jaxacct.epsilon(mechanisms, counts, delta, relation=sampler.relation).upper) / epsilon
 
     return math.exp(least_by_secants(cost, start, close=3e-4, rounds=15))
 
