@@ -549,6 +549,17 @@ LAWS: dict[str, Callable[[Draw, int], Description]] = {
         "RandomAllocation", noise_multiplier=fixed(0.8, 4), batches=lambda draw, runs: int(draw.integers(3, 40)),
         points=64, participations=2,
     ),
+    "ShuffledGaussian": made(
+        "ShuffledGaussian", noise_multiplier=fixed(0.6, 4), batches=lambda draw, runs: int(draw.integers(2, 200))
+    ),
+    "BallsInBins": made("BallsInBins", strategy=STRATEGY, noise_multiplier=fixed(4, 16), batches=8),
+    "AllocatedMechanism": made(
+        "AllocatedMechanism", mechanism=made("DiscreteLaplace", scale=fixed(1, 8)), batches=5, points=64
+    ),
+    "PoissonSampledMechanism": made(
+        "PoissonSampledMechanism", mechanism=made("DiscreteLaplace", scale=fixed(1, 8)), sampling_rate=rates_of(1e-3)
+    ),
+    "ShuffledRandomizedResponse": made("ShuffledRandomizedResponse", epsilon=fixed(0.5, 4), choices=4, users=100),
 }  # fmt: skip
 """A maker of every public mechanism, by its class."""
 
@@ -559,11 +570,15 @@ EXACT = ("Gaussian", "PoissonSubsampledGaussian", "GaussianMixture", "GaussianWi
 BY_CURVES = ("ZeroConcentratedDP", "PoissonSubsampled", "SubsampledWithoutReplacement", "RepeatAndSelect")
 BY_OTHERS = ("DiscreteGaussianVector",)
 """Laws that the top level alone answers, by mechanisms near to them."""
-DEAR = ("RandomAllocation", "RandomAllocation, paired")
+FROM_BOTH_SIDES = ("ShuffledGaussian", "BallsInBins", "AllocatedMechanism", "PoissonSampledMechanism",
+                   "ShuffledRandomizedResponse")  # fmt: skip
+"""Laws whose lower ends are those of others, which take a second each."""
+DEAR = ("RandomAllocation", "RandomAllocation, paired", *FROM_BOTH_SIDES)
 MOST = {
     "DiscretePair": 1e4, "GaussianWithReplacement": 1e4, "WithoutReplacementGroup": 1e4, "RandomAllocation": 20,
     "RandomAllocation, paired": 20, "RepeatAndSelect": 1, "MatrixMechanism": 100, "TreeAggregation": 1e3,
     "AboveThreshold": 1e3, "GaussianAboveThreshold": 1e3, "ExponentialMechanism": 1e4,
+    **dict.fromkeys(FROM_BOTH_SIDES, 20),
 }  # fmt: skip
 """The most runs of a law, where that is not a million."""
 
@@ -610,6 +625,7 @@ OF_CURVES = scan(
 )  # fmt: skip
 OF_NEAR = scan(("epsilon", 12), ("delta", 8), ("curve.epsilons", 1))
 OF_DEAR = scan(("rdp.epsilon", 4), ("epsilon", 4, SIZE), ("prv.epsilon", 3, SIZE), ("prv.delta", 3, SIZE))
+OF_BOTH_SIDES = scan(("epsilon", 3), ("delta", 2))
 OF_OTHER = scan(("rdp.epsilon", 8), ("saddlepoint.epsilon", 8), ("saddlepoint.delta", 8), ("epsilon", 12, SIZE))
 """Of relations that are not a mechanism's first."""
 OF_SEVERAL = scan(
@@ -792,7 +808,8 @@ def families() -> list[Family]:
     found = []
     # Each law under its first relation in full, and under the others with fewer questions.
     for law in LAWS:
-        kinds = ((CLOSED, OF_CLOSED), (EXACT, OF_EXACT), (BY_CURVES, OF_CURVES), (DEAR, OF_DEAR), (BY_OTHERS, OF_NEAR))
+        kinds = ((CLOSED, OF_CLOSED), (EXACT, OF_EXACT), (BY_CURVES, OF_CURVES), (BY_OTHERS, OF_NEAR))
+        kinds += ((FROM_BOTH_SIDES, OF_BOTH_SIDES), (DEAR, OF_DEAR))
         asks = next((asks for laws, asks in kinds if law in laws), OF_MESH)
         if law in IN_FULL:
             asks += in_full(IN_FULL[law])
@@ -803,6 +820,7 @@ def families() -> list[Family]:
         first, *others = relations_of(law)
         found.append(Family(f"{law}, {first}", first, once(law), asks))
         few = OF_CURVES[:4] if law in BY_CURVES else OF_DEAR if law in DEAR else OF_OTHER
+        few = OF_BOTH_SIDES if law in FROM_BOTH_SIDES else few
         few = OF_NEAR[1:] if law in BY_OTHERS else few
         few = tuple(ask._replace(most=max(ask.most // 4, 1)) for ask in few) if law in BY_CURVES else few
         found += [Family(f"{law}, {relation}", relation, once(law), few) for relation in others]

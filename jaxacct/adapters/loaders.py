@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from jaxacct import certified, validation
 from jaxacct.bounds import Bounds, enclose
 from jaxacct.choices import Ruling, Verdict
+from jaxacct.display import rounded_up
 from jaxacct.mechanisms import Gaussian, Mechanism, Relation, ShuffledGaussian
 from jaxacct.mechanisms.mechanism import Mechanisms, Steps
 from jaxacct.numerics.pytrees import takes_python_values
@@ -183,7 +184,5 @@ def rule(mechanism: Mechanisms, bounds: Bounds, epsilon: float, delta: float, re
         if is_known
         else "is below the upper bound, and no lower one is known",
     }[status]
-    return Verdict(
-        status, (lower, upper),
-        f"epsilon = {epsilon:.6g} at delta = {delta:.6g} {said}: the truth is in {enclose(lower, upper, True)}",
-    )  # fmt: skip
+    claim = f"epsilon = {rounded_up(epsilon)} at delta = {rounded_up(delta)}"
+    return Verdict(status, (lower, upper), f"{claim} {said}: the truth is in {enclose(lower, upper, True)}")

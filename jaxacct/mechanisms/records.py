@@ -42,7 +42,7 @@ def kind_of(name: object, kinds: dict[str, Any] = KINDS) -> Any:
     if plain in known:
         return kinds[known[plain]]
     close = difflib.get_close_matches(plain, known, 1)
-    meant = f"did you mean {known[close[0]]}?" if close else f"give one of {', '.join(kinds)}."
+    meant = f"did you mean {known[close[0]]}?" if close else "give the name of a class of jaxacct.mechanisms."
     raise ValueError(f"mechanism type = {validation.shorten(name)} is unknown: {meant}")
 
 

@@ -57,6 +57,7 @@ STATIC = [
 """Instances of every class with static numbers that users make."""
 
 INTERNAL = {"SearchAim", "Diagnostics", "Looked", "Query", "Weight", "MatrixMechanism", "NestedAllocation"}
+INTERNAL |= {"AllocatedFromBelow", "HistogramsFromBelow"}
 """Classes whose static numbers are never a user's: the code makes them."""
 
 PLAIN = [

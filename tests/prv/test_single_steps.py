@@ -160,6 +160,7 @@ def test_every_mechanism_is_there():
         *(ja.RandomAllocation, ja.PoissonSubsampledGroup, ja.WithoutReplacementGroup, ja.GaussianWithReplacement),
         *(ja.ExponentialMechanism, ja.TreeAggregation, ja.PoissonSubsampledDP, ja.DPWithoutReplacement),
         *(ja.AboveThreshold, ja.GaussianAboveThreshold, ja.DiscreteGaussianVector, ja.BallsInBins),
+        *(ja.AllocatedMechanism, ja.PoissonSampledMechanism, ja.ShuffledGaussian, ja.ShuffledRandomizedResponse),
     }
     assert {type(mechanism) for mechanism, _, _ in CASES} == classes - others
 

@@ -175,14 +175,15 @@ def test_every_mechanism_has_a_statement():
     # What is always taken for the mechanisms that it is composed of has none of its own: the next test.
     composed = {name for name in named if getattr(mechanisms, name).composed is not mechanisms.Mechanism.composed}
     # Of random allocation that are blocks of an epoch, where an example is in more than two of its batches.
-    # Of shuffled batches that are even, a single one is the Gaussian mechanism.
-    assert composed == {"MatrixMechanism", "RandomAllocation", "ShuffledGaussian"}
+    # Of shuffled batches that are even, a single one is the Gaussian mechanism. The rest are others by what is in them.
+    by_fields = {"AllocatedMechanism", "BallsInBins", "PoissonSampledMechanism"}
+    assert composed == {"MatrixMechanism", "RandomAllocation", "ShuffledGaussian"} | by_fields
     composed -= {"RandomAllocation", "ShuffledGaussian"}
     # Nor has what is known by its Rényi curve alone, nor what is made of others' pairs by a bound.
     curves = {name for name in named if issubclass(getattr(mechanisms, name), mechanisms.RenyiOnly)}
     bounds = {"DPWithoutReplacement", "PoissonSubsampledDP", "ExponentialMechanism", "TreeAggregation"}
     bounds |= {"GaussianWithReplacement", "WithoutReplacementGroup", "AboveThreshold", "GaussianAboveThreshold"}
-    bounds |= {"DiscreteGaussianVector"}
+    bounds |= {"DiscreteGaussianVector", "ShuffledRandomizedResponse"}
     assert set(STATEMENTS) == named - {"Mechanism"} - composed - curves - bounds
 
 
