@@ -326,8 +326,8 @@ def _mix_allocations(s: Array, epsilons: Array, law: _Binomial, limit: Array) ->
 # none: they may adapt, too.
 # ----------------------------------------------------------------------------------------------------
 
-OUTCOMES = 512
-"""Number of outcomes of a pair from below. Any value is sound."""
+OUTCOMES = 4 * EPSILONS + 1
+"""Number of outcomes of a pair from below. Any value is sound; that of a pair from above lets both be one program."""
 
 MOST_SUMMED = 2**14
 """Largest number of steps of which scores are summed: direct products of their laws take time. Any value is sound."""
@@ -350,15 +350,16 @@ class AttainedPair(DiscretePair):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns pairs that tell no more than the laws do: losses are quotients, and err by twice what masses do.
 
-        Q's masses that go with the losses so lowered are larger by as much, which is part of the pairs' rounding.
+        Q's masses that go with the losses so lowered are larger by as much, which is part of the pairs' rounding. They
+        are of the class of pairs from above, so that programs serve both; their Rényi divergences are not bounded.
         """
         rounding = as_float64(self.rounding)
 
-        def lower(pair: FinitePair) -> FinitePair:
+        def lower(pair: FinitePair) -> ShuffledPair:
             p, q = as_float64(pair.p), as_float64(pair.q)
             shared = (p > 0) & (q > 0)
             losses = jnp.log(jnp.where(shared, p, 1.0) / jnp.where(shared, q, 1.0)) - 2 * rounding
-            return replace(pair, losses=jnp.where(shared, losses, -jnp.inf), rounding=4 * rounding)
+            return ShuffledPair(p, q, jnp.where(shared, losses, -jnp.inf), 4 * rounding, jnp.zeros(()))
 
         pairs = cast(tuple[FinitePair, ...], super().dominating_pairs(relation))
         return tuple(leave_scope(lower(pair)) for pair in pairs)
