@@ -26,7 +26,7 @@ from jaxacct import json_files
 from jaxacct.bounds import Bounds
 from jaxacct.display import round_up, rounded_up
 from jaxacct.json_files import write_whole
-from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.mechanisms import PoissonSubsampledGaussian, ShuffledGaussian
 from jaxacct.mechanisms.records import record_of
 from jaxacct.numerics.chacha20 import is_chacha20
 from jaxacct.policies import Constant
@@ -152,6 +152,7 @@ def composition(trainer: DPTrainer) -> dict[str, Any] | None:
     steps = trainer.plan.steps if is_of_plan and trainer.plan is not None else trainer.steps
     mechanisms, counts = _composition(trainer, steps)
     parts, times = (mechanisms, counts) if isinstance(mechanisms, tuple) else ((mechanisms,), (counts,))
+    parts, times = _cut_epoch(parts, times, steps % trainer.sampler.steps_per_run)
     try:
         records = [record_of(part) for part in parts]
     except ValueError:  # a mechanism of the user's own
@@ -166,6 +167,17 @@ def composition(trainer: DPTrainer) -> dict[str, Any] | None:
         "cut_probability": math.nextafter(trainer.sampler.overflow_delta(runs, 0.0) / 2, 1.0) if runs else 0.0,
         "noise_distance": round_up(sum(map(Fraction, bill(samples).values()), Fraction(0))) if samples else 0.0,
     }
+
+
+def _cut_epoch(parts: tuple[Any, ...], times: tuple[Any, ...], left: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Returns parts and counts with the last epoch of shuffled batches as one that ended after ``left`` steps, if any.
+
+    So a lower bound is of what was made. Elsewhere lower bounds are of the pairs, and a begun epoch is a whole one.
+    """
+    epochs, *others = parts
+    if not (left and isinstance(epochs, ShuffledGaussian)):
+        return parts, times
+    return (epochs, dataclasses.replace(epochs, stop_after=left), *others), (times[0] - 1, 1, *times[1:])
 
 
 def samples_of(trainer: DPTrainer) -> int:

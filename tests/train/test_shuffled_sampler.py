@@ -148,6 +148,16 @@ def test_lower_bounds_count_no_run_that_was_not_made_to_its_end(monkeypatch):
             assert (found.lower, found.upper) == (whole, 1.5 * begun)
 
 
+def test_a_report_lists_an_epoch_that_ended_early_as_such():
+    """Whole ones alone would let a lower bound speak of steps that were not made."""
+    epoch = SMALL.mechanism(2.0)
+    cut, counts = report._cut_epoch((epoch, ja.Gaussian(9.0)), (3, 5), 2)
+    assert cut == (epoch, ja.ShuffledGaussian(2.0, 2, remainder="small", stop_after=2), ja.Gaussian(9.0))
+    assert counts == (2, 1, 5)
+    assert report._cut_epoch((epoch,), (3,), 0) == ((epoch,), (3,))
+    assert report._cut_epoch((ja.RandomAllocation(2.0, 4),), (3,), 2) == ((ja.RandomAllocation(2.0, 4),), (3,))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
