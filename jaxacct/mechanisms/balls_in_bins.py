@@ -258,7 +258,8 @@ class BallsInBins(Mechanism):
     products. Its mean grows with each covariance (Kahane 1986, "Une inégalité du type de Slepian et Gordon sur les
     processus gaussiens"), and as a function of the weights before the row it is of the same kind. So one goes back from
     the last row to the first. Bounds on this pair, from above, are what accountants compose; a ``lower`` of
-    :func:`jaxacct.epsilon` is that of data sets of :meth:`attained`, and so of the mechanism itself: for both see
+    :func:`jaxacct.epsilon` is that of data sets of :meth:`attained`, and so of the mechanism itself, in as many
+    dimensions as there are blocks of bins, at most one for each bin: for both see
     :mod:`jaxacct.mechanisms.balls_in_bins`. :func:`jaxacct.monte_carlo.delta` estimates what lies between.
 
     Raises TypeError or ValueError where a field is out of range; traced noise cannot raise and costs inf, as does noise

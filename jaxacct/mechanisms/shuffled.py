@@ -396,13 +396,14 @@ def _largest_result(s: Array, t: Array, w: Array) -> AttainedPair:
 def _contracted_allocation(s: Array, t: Array, w: Array) -> AttainedPair:
     """Returns a pair of a smaller ratio, in convex order, than that of random allocation to t steps.
 
-    Masses of Q are right to eta, and the ratios to the sum of 2 eta of every law that is made: 8 eta of the last.
+    Masses of Q are right to eta, and the ratios to 2 eta for each of two means a merge: eta grows at least as the
+    number of terms does, so that all of them together are at most 15 eta of the last.
     """
     terms = t.astype(jnp.int32)
     first, ends, _, _ = law_of_one_term(s, terms, OUTCOMES, contracts=True)
     law = average(first, terms, ends, _deviation(s), OUTCOMES, contracts=True)
     ratios = 1 - w + w * law.values
-    return _join_unknown(ratios * law.masses, law.masses, jnp.full(OUTCOMES, 10 * law.eta))
+    return _join_unknown(ratios * law.masses, law.masses, jnp.full(OUTCOMES, 16 * law.eta))
 
 
 def _join_unknown(p: Array, q: Array, rounding: Array) -> AttainedPair:
