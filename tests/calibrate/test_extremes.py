@@ -13,9 +13,9 @@ def asked(monkeypatch):
     """Yields the list of questions that the accountants of the top level have been asked."""
     questions, answer = [], certified.answer
 
-    def counted(*args):
+    def counted(*args, **named):
         questions.append(args)
-        return answer(*args)
+        return answer(*args, **named)
 
     monkeypatch.setattr(certified, "answer", counted)
     return questions
