@@ -62,6 +62,7 @@ def others(*, ledgers: bool = False):
         *(selection.Logarithmic(10.0), selection.Binomial(20, 0.5), selection.Fixed(3)),
         *(strategies.BandedToeplitz([1.0, 0.5]), strategies.BufferedToeplitz([0.5], [0.5])),
         *(strategies.Dense([[2.0, 0.0], [1.0, 2.0]]), strategies.HonakerTree(4), strategies.Workload(0.9)),
+        strategies.Restarted(strategies.identity(), 4),
         *(strategies.SinglePass(8), strategies.MinSeparation(8, 2, 3), strategies.FixedEpochs(4, 2)),
         *(strategies.CyclicPoisson(8, 4, 0.1), strategies.square_root(4).start(jnp.zeros(3))),
         *(Flat(0.5), Automatic(1.0), PerLayer.of({"a": 1.0, "b": 2.0}), AdaptiveQuantile(1.0)),
