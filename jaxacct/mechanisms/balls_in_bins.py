@@ -447,11 +447,13 @@ def _kernel_of(bins: BallsInBins) -> Kernel:
     b, p = bins.batches, bins.bands
     error = 16 * (b * bins.epochs + 4 * bins.epochs + 64) * 2.0**-53
     magnitudes, products = (_products_of(bins, of_entries) for of_entries in (np.abs, np.asarray))
-    sizes = [size for size in BLOCKS if size + p - 1 <= b]
-    largest = [np.max(magnitudes(lag)) * (1 + error) for lag in range(max(sizes, default=1))]
+    # With more bands than bins no block fits, and none is asked for (:meth:`BallsInBins.decompose`).
+    sizes = [size for size in BLOCKS if size + p - 1 <= b] or [1]
+    largest = [np.max(magnitudes(lag)) * (1 + error) for lag in range(max(sizes))]
     square, shared = largest[0], [max(largest[1:size], default=0.0) for size in sizes]
     above = [
-        (1.0, [square - r, r, 0.0], [1.0, size, b // (size + p - 1)]) for size, r in zip(sizes, shared, strict=True)
+        (1.0, [square - r, r, 0.0], [1.0, size, max(b // (size + p - 1), 1)])
+        for size, r in zip(sizes, shared, strict=True)
     ]
     lags = range(min(2 ** (DEPTHS - 1), b))
     least = [products(lag) - error * magnitudes(lag) for lag in lags]
@@ -464,7 +466,7 @@ def _kernel_of(bins: BallsInBins) -> Kernel:
 
 def _stack(options: list[Any], towards: float) -> Nested:
     """Returns several nested means with a leading axis, of shapes (options,) and (options, levels)."""
-    shares, variances, counts = zip(*options, strict=True) if options else ((), (), ())
+    shares, variances, counts = zip(*options, strict=True)
     return Nested(_round(shares, towards), _round(variances, towards), np.array(counts, np.float64))
 
 
