@@ -237,6 +237,14 @@ class ByRatio(Mechanism):
         """Returns whether the result is a mechanism that has a class of its own, as which it is accounted for."""
         return False
 
+    @property
+    def composed(self) -> bool:
+        return self._has_own_class()
+
+    def with_unit_parameters(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
+        numbers = {name: choose(nothing, 1.0, getattr(self, name)) for name in self._numbers}
+        return replace(self, mechanism=self.mechanism.with_unit_parameters(nothing), **numbers)
+
     def _ratio(self, ratio: Ratio) -> Ratio:
         """Returns the law of this mechanism's ratio from that of the other's."""
         raise NotImplementedError
@@ -356,19 +364,8 @@ class AllocatedMechanism(ByRatio):
         validation.check_batches(self.batches, MOST_BATCHES)
         validation.check_whole(self.points, "points", 64, 4096, "the number of points of the law")
 
-    def with_unit_parameters(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
-        return replace(
-            self,
-            mechanism=self.mechanism.with_unit_parameters(nothing),
-            batches=choose(nothing, 1.0, self.batches),
-        )
-
     def _has_own_class(self) -> bool:
         return type(self.mechanism) is Gaussian
-
-    @property
-    def composed(self) -> bool:
-        return self._has_own_class()
 
     def decompose(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns runs of :class:`.RandomAllocation`, where that is what this is."""
@@ -430,19 +427,8 @@ class PoissonSampledMechanism(ByRatio):
         # Traced fields of the mechanism may be out of range: then its pair says so, at a rate of 0 as at any other.
         return nothing | is_exact_zero(rate) if is_concrete(*jax.tree.leaves(self.mechanism)) else nothing
 
-    def with_unit_parameters(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
-        return replace(
-            self,
-            mechanism=self.mechanism.with_unit_parameters(nothing),
-            sampling_rate=choose(nothing, 1.0, self.sampling_rate),
-        )
-
     def _has_own_class(self) -> bool:
         return type(self.mechanism) in OWN_CLASSES
-
-    @property
-    def composed(self) -> bool:
-        return self._has_own_class()
 
     def decompose(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns runs of the class for Gaussian or Laplace noise, where that is what this is."""
