@@ -720,11 +720,13 @@ def profile_of_one_run(run: tuple[Any, Any], questions: Question, mean: float, r
     # The largest of several profiles bounds from above alone: its chords are not those of any one of them. A single
     # pair for both directions has one profile; but scores of an exponential mechanism are others at each epsilon, and
     # so may be the data sets that attain most.
-    has_attained = queries[0].facts.has_attained
-    is_largest = not has_both_ways or has_attained
-    if relation == "add_or_remove" and is_largest and not has_attained and not has_renyi_only(run[0]):
+    is_largest = not has_both_ways
+    if relation == "add_or_remove" and not has_both_ways and not has_renyi_only(run[0]):
         is_largest = len(directed_parts(*run, relation)) > 1
-    if is_largest or any(isinstance(part, ExponentialMechanism) for part, _ in parts_of(*run)):
+    is_mixed = queries[0].facts.has_attained or any(
+        isinstance(part, ExponentialMechanism) for part, _ in parts_of(*run)
+    )
+    if is_largest or is_mixed:
         profiles = [replace(profile, lower=np.zeros(ratios)) for profile in profiles]
     return [OneWay.of(epsilons, forth, back) for forth, back in zip(profiles, profiles[::-1], strict=True)]
 
