@@ -264,6 +264,7 @@ class DPTrainer(Sealed):
         self.policy, self.plan = budget.policy, budget.plan
         self.sampler: Any = budget.sampler
         self.noise = strategy_of(self.sampler)
+        self._one_pass = max(1, round(1 / share_of_pass(self.sampler)))  # updates
         self.clipping, self.seed = rule, describe_seed(seed)
         self.microbatch_size, self.ghost, self.augment, self.views = microbatch_size, ghost, augment, views
         if self.policy.query is not None and (correct is None or not arrays):
@@ -382,8 +383,7 @@ class DPTrainer(Sealed):
         """
         validation.check_steps(0 if steps is None else steps)
         steps = None if steps is None else int(steps)
-        one_pass = round(1 / share_of_pass(self.sampler))
-        every = max(1, one_pass) if every is None else every
+        every = self._one_pass if every is None else every
         every = validation.check_count(every, "every", "the updates between evaluations")
         settings.check_callbacks(evaluate, on_evaluation, keeper, progress)
         check_not_forked()
