@@ -21,7 +21,8 @@ An error of a spread is averaged by later doublings: it stays a fixed share of t
 
 Rounding. All terms are positive. A computed mass is right to a relative error eta, which adds up in products:
 eta_2k = 2 eta_k + that of one merge. A computed value is right to theta, which is averaged. If values and masses are
-off by such factors, then P's masses are off by their product: both are handed on as the pair's ``rounding``. Products
+off by such factors, then P's masses are off by their product, and losses by theta, by which they are moved: both are
+handed on as the pair's ``rounding`` (:func:`outcomes_of`). Products
 of masses that underflow lose at most e^430 2^-1022 of P's mass each, for values up to e^430 (LEAST_NOISE): far inside
 the relative 1e-12, in float64, by which the mass at infinity is raised.
 
@@ -167,25 +168,28 @@ def allocation_pairs(
     valid = (s >= LEAST_NOISE) & (s < jnp.inf) & (t >= 1) & (t <= MOST_BATCHES) & (t == jnp.floor(t))
     s, t = jnp.where(valid, s, 1.0), jnp.where(valid, t, 1.0)
     law, infinite, in_tails, theta = allocate(s, t, points)
-    outcomes = _outcomes(law, infinite, theta, valid, removes)
+    infinite = jnp.where(valid, infinite, jnp.nan)
     return [
-        RandomAllocationPair(*each, s, t, law.eta, theta, in_tails, way)
-        for each, way in zip(outcomes, removes, strict=True)
+        RandomAllocationPair(*outcomes_of(law, theta, infinite, way), s, t, law.eta, theta, in_tails, way)
+        for way in removes
     ]
 
 
-def _outcomes(
-    law: RatioLaw, infinite: Array, theta: Array, valid: Array, removes: Sequence[bool]
-) -> list[tuple[Array, Array, Array, Array]]:
-    """Returns the outcomes of a spread pair, or of its reverse: the fields of a :class:`.FinitePair`.
+def outcomes_of(
+    law: RatioLaw, theta: Array, infinite: Array, removes: bool, contracts: bool = False
+) -> tuple[Array, Array, Array, Array]:
+    """Returns the outcomes of a pair (P, Q) with this law of its ratio, or of (Q, P): the fields of a FinitePair.
 
-    ``infinite`` is P's mass at infinity, and ``theta`` a bound on the relative error of the law's values.
+    Losses are moved by theta, what the values may err by relatively: up, or down where the law ``contracts``. So the
+    pair is P and, in place of Q, P e^-loss, which is off from Q's masses by what P's are, theta, and theta again.
+    ``infinite`` is P's mass at infinity, NaN where the law is not valid.
     """
     values, masses, eta = law
-    p = jnp.where(valid, jnp.concatenate([values * masses, infinite[None]]), jnp.nan)
-    q, losses = jnp.concatenate([masses, jnp.zeros(1)]), jnp.concatenate([jnp.log(values), jnp.array([jnp.inf])])
-    rounding = jnp.where(valid, eta + theta + 4 * roundoff(), jnp.nan)
-    return [(p, q, losses, rounding) if way else (q, p, -losses, rounding) for way in removes]
+    p, q = jnp.append(values * masses, infinite), jnp.append(masses, 0.0)
+    p = jnp.where(jnp.isnan(infinite), jnp.nan, p)
+    losses, theta = jnp.append(jnp.log(values), jnp.inf), theta + 8 * roundoff()
+    p, q, losses = (p, q, losses) if removes else (q, p, -losses)
+    return p, q, losses + jnp.where(contracts, -theta, theta), 2 * (eta + theta)
 
 
 @functools.partial(jax.jit, static_argnames="points")
@@ -606,11 +610,11 @@ def paired_allocation_pairs(
     square = jnp.expm1(jnp.minimum(1 / s**2, 40.0)) / n  # about what a part deviates by, squared
     law, theta = _pair_laws(few, many, n, square, points)
     theta = theta + 2 * jnp.maximum(theta_few, theta_many)
-    outcomes = _outcomes(law, infinite * (2 - infinite), theta, valid, removes)
     valid_as_zero = jnp.where(valid, 0.0, jnp.nan)
+    infinite = infinite * (2 - infinite) + valid_as_zero
     return [
-        PairedAllocationPair(*each, s, n, in_tails=valid_as_zero, removes=way)
-        for each, way in zip(outcomes, removes, strict=True)
+        PairedAllocationPair(*outcomes_of(law, theta, infinite, way), s, n, in_tails=valid_as_zero, removes=way)
+        for way in removes
     ]
 
 

@@ -64,6 +64,7 @@ from jaxacct.mechanisms.allocation import (
     count_bits,
     law_of_one_term,
     multiply_laws,
+    outcomes_of,
 )
 from jaxacct.mechanisms.finite import FinitePair, surely_seen
 from jaxacct.mechanisms.gaussian import Gaussian
@@ -203,19 +204,18 @@ def _nested_pairs(
     (law, failing), _ = jax.lax.scan(level, (first, failing), (v[1:], counts[1:]))
     if contracts:
         law = law._replace(values=1 - share + share * law.values)
-    p, q, losses = law.values * law.masses, law.masses, jnp.log(law.values)
     merges = 2 * jnp.sum(jax.vmap(count_bits)(counts)) + 3 * len(counts)
     if contracts:
         # Twice for each merge values come to means, and each of these is off by up to 2 eta more.
-        theta = scale_error(2e-12) + 4 * merges * law.eta
+        theta, failing = scale_error(2e-12) + 4 * merges * law.eta, jnp.zeros(())
     else:
-        largest = 2 + jnp.max(jnp.abs(losses[1:]))
-        theta = 2 * merges * largest * scale_error(VALUE_ERROR)
-        p, q = jnp.append(p, failing * (1 + scale_error(1e-12))), jnp.append(q, 0.0)
-        losses = jnp.append(losses, jnp.inf)
-    rounding, alone = law.eta + theta + 8 * roundoff(), jnp.sum(variances) / (2 * s**2)
-    p = jnp.where(valid, p, jnp.nan)
-    return {"remove": NestedPair(p, q, losses, rounding, alone), "add": NestedPair(q, p, -losses, rounding, alone)}
+        largest = 2 + jnp.max(jnp.abs(jnp.log(law.values[1:])))
+        theta, failing = 2 * merges * largest * scale_error(VALUE_ERROR), failing * (1 + scale_error(1e-12))
+    infinite, alone = jnp.where(valid, failing, jnp.nan), jnp.sum(variances) / (2 * s**2)
+    return {
+        way: NestedPair(*outcomes_of(law, theta, infinite, way == "remove", contracts), alone)
+        for way in ("remove", "add")
+    }
 
 
 def _ends(law: RatioLaw) -> tuple[Array, Array]:

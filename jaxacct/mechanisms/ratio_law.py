@@ -45,6 +45,7 @@ from jaxacct.mechanisms.allocation import (
     average,
     coarsen,
     count_bits,
+    outcomes_of,
 )
 from jaxacct.mechanisms.approximate_dp import RandomizedResponse
 from jaxacct.mechanisms.by_curve import has_renyi_only
@@ -83,12 +84,7 @@ class Ratio(NamedTuple):
 
     def pair(self, removes: bool, contracts: bool) -> FinitePair:
         """Returns the pair (P, Q) with this law, or (Q, P)."""
-        values, masses, eta = self.law
-        p, q = jnp.append(values * masses, self.infinite), jnp.append(masses, 0.0)
-        losses = jnp.append(jnp.log(values), jnp.inf)
-        theta = (self.theta + 8 * roundoff()) * jnp.where(contracts, -1.0, 1.0)
-        p, q, losses = (p, q, losses) if removes else (q, p, -losses)
-        return FinitePair(p, q, losses + theta, 2 * eta + self.theta + 8 * roundoff())
+        return FinitePair(*outcomes_of(self.law, self.theta, self.infinite, removes, contracts))
 
 
 def ratio_of(pair: DominatingPair, cells: int, contracts: bool = False) -> Ratio:

@@ -260,3 +260,30 @@ def test_values_below_a_grid_are_spread_with_their_mean():
         grid = allocation.Grid(jnp.log(0.9), jnp.log(2.0), jnp.asarray(0.1), points=64)
         mean = allocation.add_laws(law, 0.5, law, 0.5, grid)
         assert jnp.sum(mean.values * mean.masses) == pytest.approx(0.87, rel=1e-14)
+
+
+@pytest.mark.exhaustive
+def test_losses_are_moved_by_what_values_err():
+    """Up where the pair is to dominate, down where it is a lower bound; more terms err more."""
+    nested = ja.BallsInBins(ja.strategies.square_root(2).normalized(), 1.0, 16)
+    kinds = {
+        "one step": (ja.RandomAllocation(1.0, 100), 1),
+        "more steps": (ja.RandomAllocation(1.0, 100_000), 1),
+        "two steps": (ja.RandomAllocation(1.0, 100, participations=2).decompose(1)[0][0], 1),
+        "blocks": (nested.decompose(1)[0][0], 1),
+        "depths": (nested.attained("remove")[0][0], -1),
+        "any pair": (ja.AllocatedMechanism(ja.Laplace(1.0), 10), 1),
+        "any pair, below": (ja.AllocatedMechanism(ja.Laplace(1.0), 10).attained("remove")[0][0], -1),
+    }
+    moves = {}
+    for name, (mechanism, sign) in kinds.items():
+        for relation in ("remove", "add"):
+            (pair,) = mechanism.dominating_pairs(relation)
+            p, q, losses = (np.asarray(each) for each in (pair.p, pair.q, pair.losses))
+            known = (np.minimum(p, q) > 1e-200) & np.isfinite(losses) & (np.abs(losses) < 5)
+            moved = sign * (losses[known] - np.log(p[known] / q[known]))
+            assert np.all(moved > 1e-14), (name, relation)
+            assert np.all(moved < 1e-8), (name, relation)
+            assert np.max(pair.rounding) >= 2 * np.max(moved) * 0.9
+            moves[name] = np.min(moved)
+    assert moves["one step"] < moves["more steps"]
