@@ -175,15 +175,22 @@ def _of_pairs(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
 def _divergence(pair: Any, orders: Array) -> Array:
     """Returns the divergence of a pair, rounded up, with what the sum of Q misses (:func:`_surplus`)."""
     divergences = _rounded_up(pair.divergence(orders), pair.counts_rounding and arithmetic().has_few_digits)
-    return divergences + 1.01 * pair.surplus()[1] if isinstance(pair, FinitePair) else divergences
+    return _known(divergences + 1.01 * pair.surplus()[1]) if isinstance(pair, FinitePair) else divergences
 
 
 def _rounded_up(divergence: Array, counts_rounding: bool = False) -> Array:
     """Returns the divergence with the allowance for its errors; ``inf`` for NaN."""
     # FLOOR is as far above the smallest normal number in any arithmetic.
     least = FLOOR * (arithmetic().tiny / TINY)
-    # A comparison with NaN is false: a divergence that is not known becomes infinite.
-    return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance(counts_rounding)), least), jnp.inf)
+    return jnp.maximum(_known(divergence) * (1 + allowance(counts_rounding)), least)
+
+
+def _known(divergence: Array) -> Array:
+    """Returns the divergence; ``inf`` where it is NaN or below 0.
+
+    NaN is asked for by name: XLA takes a square, or a maximum with 0, to be at least 0 though it be NaN.
+    """
+    return jnp.where(jnp.isnan(divergence) | (divergence < 0), jnp.inf, divergence)
 
 
 def composed_divergence(mechanism: Any, steps: Any, orders: Array, relation: Relation) -> Array:
@@ -279,7 +286,7 @@ def _largest_loss(mechanism: Mechanism, relation: Relation) -> Array:
         pairs = mechanism.dominating_pairs(relation)
         losses = [jnp.where(pair.is_valid(), pair.largest_loss(), jnp.inf) for pair in pairs]
     largest = functools.reduce(jnp.maximum, losses) * (1 + allowance())
-    return jnp.where(mechanism.releases_nothing(), 0.0, jnp.where(largest >= 0, largest, jnp.inf))
+    return jnp.where(mechanism.releases_nothing(), 0.0, _known(largest))
 
 
 # ----------------------------------------------------------------------------------------------------

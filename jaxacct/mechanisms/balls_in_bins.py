@@ -211,7 +211,8 @@ def _nested_pairs(
     else:
         largest = 2 + jnp.max(jnp.abs(jnp.log(law.values[1:])))
         theta, failing = 2 * merges * largest * scale_error(VALUE_ERROR), failing * (1 + scale_error(1e-12))
-    infinite, alone = jnp.where(valid, failing, jnp.nan), jnp.sum(variances) / (2 * s**2)
+    infinite = jnp.where(valid, failing, jnp.nan)
+    alone = jnp.where(s > 0, jnp.sum(variances) / (2 * s**2), jnp.nan)
     return {
         way: NestedPair(*outcomes_of(law, theta, infinite, way == "remove", contracts), alone)
         for way in ("remove", "add")

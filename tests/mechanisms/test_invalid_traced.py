@@ -61,6 +61,28 @@ OTHERS = {
         (NO_NUMBER, NO_RATE),
     ),
     "RandomAllocation": (lambda s: ja.RandomAllocation(s, 4, points=64), (2.0,), (NO_NUMBER,)),
+    "two steps": (lambda s: ja.RandomAllocation(s, 4, participations=2, points=64), (2.0,), (NO_NUMBER,)),
+    "AllocatedMechanism": (lambda s: ja.AllocatedMechanism(ja.Laplace(s), 4), (2.0,), (NO_NUMBER,)),
+    "PoissonSampledMechanism": (
+        lambda s, q: ja.PoissonSampledMechanism(ja.DiscreteLaplace(s), q),
+        (2.0, 0.1),
+        (NO_NUMBER, NO_RATE),
+    ),
+    "BallsInBins": (
+        lambda s: ja.BallsInBins(ja.strategies.square_root(2).normalized(), s, 8),
+        (2.0,),
+        (NO_NUMBER,),
+    ),
+    "ShuffledGaussian": (
+        lambda s, t: ja.ShuffledGaussian(s, t, remainder="even"),
+        (2.0, 4.0),
+        (NO_NUMBER, (-1.0, 0.5, math.nan)),
+    ),
+    "ShuffledRandomizedResponse": (
+        lambda e, n: ja.ShuffledRandomizedResponse(e, 3, n),
+        (1.0, 20.0),
+        (NO_NUMBER, (-1.0, 1.5, math.nan)),
+    ),
     "GaussianMixture": (
         lambda s, q: ja.GaussianMixture(s, jnp.stack([jnp.zeros(()), jnp.ones(())]), jnp.stack([1 - q, q])),
         (2.0, 0.1),
@@ -153,10 +175,27 @@ def test_no_sum_or_square_hides_an_invalid_number(name):
 @pytest.mark.parametrize("name", [*HIDING, *OTHERS])
 def test_no_invalid_number_is_valid_in_a_trace(name):
     kind, good, bad = (HIDING | OTHERS)[name]
-    relations = ("add_or_remove", "remove", "add", "replace")
+    relations = ("add_or_remove", "remove", "add", "replace", "zero_out")
     concrete = kind(*(np.float64(value) for value in good))
     for relation in (r for r in relations if r in concrete.relations):
         valid = validity(kind, relation)
         assert all(valid(*good)), relation
         for numbers in replaced(good, bad):
             assert not any(valid(*numbers)), (relation, numbers)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [*HIDING, *OTHERS])
+def test_no_invalid_number_has_a_curve_in_a_trace(name):
+    """Divergences may be known in closed form, which asks nothing of the pair and squares its numbers."""
+    kind, good, bad = (HIDING | OTHERS)[name]
+    relation = kind(*(np.float64(value) for value in good)).relations[0]
+    curve = jax.jit(lambda *numbers: ja.rdp.curve(kind(*numbers), [2.0], relation=relation))
+    assert 0 < curve(*good)
+    for numbers in replaced(good, bad):
+        assert curve(*numbers) == math.inf, numbers
+    # XLA takes squares and absolute values to be at least 0, though they be NaN.
+    curve = jax.jit(
+        lambda *numbers: ja.rdp.curve(kind(*(abs(numbers[0]), *numbers[1:])), [2.0, 3.0], relation=relation)
+    )
+    assert np.all(curve(math.nan, *good[1:]) == math.inf)
