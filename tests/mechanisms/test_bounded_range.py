@@ -236,7 +236,7 @@ def test_one_number_traced_too(span):
     """A range takes minutes: its blocks are composed anew for each lane, count and half."""
     traced = jax.jit(jax.vmap(lambda e, k: ja.epsilon(E(e), k, DELTA), in_axes=(None, 0)))
     rows = jax.jit(lambda e, k: ja.epsilon(E(e), k, DELTA))
-    steps = np.array(cases([40], [1, 2, 300]))
+    steps = np.array(cases([12], [1, 2, 40, 300]))
     with jax.enable_x64(True):
         found = traced(np.float64(span), steps)
         halves = [rows(np.full(2, span), np.array([k - k // 2, k // 2])) for k in steps.tolist()]
