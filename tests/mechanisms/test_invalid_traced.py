@@ -191,7 +191,7 @@ def test_no_invalid_number_has_a_curve_in_a_trace(name):
     kind, good, bad = (HIDING | OTHERS)[name]
     relation = kind(*(np.float64(value) for value in good)).relations[0]
     curve = jax.jit(lambda *numbers: ja.rdp.curve(kind(*numbers), [2.0], relation=relation))
-    assert 0 < curve(*good)
+    assert curve(*good) > 0
     for numbers in replaced(good, bad):
         assert curve(*numbers) == math.inf, numbers
     # XLA takes squares and absolute values to be at least 0, though they be NaN.
