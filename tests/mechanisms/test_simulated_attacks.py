@@ -11,7 +11,7 @@ import jaxacct as ja
 
 pytestmark = pytest.mark.exhaustive
 
-RUNS = 300_000
+RUNS = 400_000
 """Runs on each data set: one half chooses an event, the other counts how often it occurs."""
 
 ROUNDED = 1.02
@@ -73,13 +73,25 @@ class Epoch(NamedTuple):
         return noise + (own - others) * (place[:, None] == np.arange(len(weights)))
 
     def scores(self, results, own, without, others):
-        """Returns the logarithms of likelihood ratios: of all results; the largest one; sums over the steps."""
+        """Returns the logarithms of likelihood ratios, of all results and of the largest; and sums over the steps."""
         weights, variance = self.weights, self.noise**2 / self.same
         present, absent = (
             1 - weights.sum() + np.exp((2 * shift * results - shift**2) / (2 * variance)) @ weights
             for shift in (own - others, without - others)
         )
-        found = {"all": np.log(present / absent), "largest": results.max(axis=1)}
+        # Densities of the largest result over what both have in common: one step's is moved, if any is.
+        largest, deviation, t = results.max(axis=1), variance**0.5, len(weights)
+        here, below = stats.norm.pdf(largest / deviation), stats.norm.cdf(largest / deviation)
+        two, one = (
+            weights.sum()
+            * (
+                stats.norm.pdf((largest - shift) / deviation) * below
+                + (t - 1) * here * stats.norm.cdf((largest - shift) / deviation)
+            )
+            + (1 - weights.sum()) * t * here * below
+            for shift in (own - others, without - others)
+        )
+        found = {"all": np.log(present / absent), "largest": np.log(two / one)}
         for name, rate in (("sum", 1), ("sum, often", 8)):
             two, one = (
                 np.log1p(min(rate / len(weights), 0.5) * np.expm1((2 * shift * results - shift**2) / (2 * variance)))
@@ -89,13 +101,14 @@ class Epoch(NamedTuple):
         return found
 
 
+# At a delta of some tenths an interval is a percent or two wide.
 EPOCHS = {
-    "even": (Epoch(2.0, 5, 60), 0.5),
-    "even, little noise": (Epoch(0.7, 5, 100), 1.5),
-    "small": (Epoch(1.5, 3, 23), 0.7),
-    "dropped": (Epoch(1.5, 3, 11, dropped=True), 0.7),
-    "stops": (Epoch(1.0, 5, 40, stop=4), 0.7),
-    "one order": (Epoch(2.0, 5, 30, same=3), 0.7),
+    "even": (Epoch(1.0, 5, 20), 0.3),
+    "even, little noise": (Epoch(0.6, 5, 40), 1.0),
+    "small": (Epoch(1.0, 3, 11), 0.3),
+    "dropped": (Epoch(1.0, 3, 11, dropped=True), 0.3),
+    "stops": (Epoch(0.7, 5, 25, stop=3), 0.5),
+    "one order": (Epoch(1.5, 5, 20, same=3), 0.3),
 }
 
 
