@@ -150,7 +150,8 @@ class RandomAllocationPair(FinitePair):
         s, t, b = as_float64(self.noise_multiplier), as_float64(self.batches), orders - 1
         moment = self.cumulant(b)
         # Masses are right to eta, and so is the moment's distance from 1, a sum of positive terms. Values are right to
-        # theta: m^-b - 1 + b (m - 1), whose mean the distance is, changes by at most theta b |m - m^-b|.
+        # theta: m^-b - 1 + b (m - 1), whose mean the distance is, changes by at most theta b |m - m^-b|. Losses were
+        # moved by theta, of which the negative ones have half of that sum at most.
         y, q = -as_float64(self.losses)[1:-1], as_float64(self.p)[1:-1]
         distance = b[:, None] * jnp.abs(y)[None] + jnp.abs(y)[None]
         largest = jnp.maximum(y[None], -b[:, None] * y[None])

@@ -164,7 +164,7 @@ class FinitePair(DominatingPair):
     def surplus(self) -> tuple[Array, Array]:
         """Returns bounds on the distances of the sums of p and of q from one, where the numbers given are the truth.
 
-        Numbers that round, of ``rounding`` above 0, stand for laws, and miss none.
+        Numbers that round, of ``rounding`` above 0, stand for laws, and miss none but where losses were moved.
         """
         is_given = jnp.all(as_real(self.rounding) == 0)
         distances = [bound_distance_from_one(as_real(masses)) for masses in (self.p, self.q)]

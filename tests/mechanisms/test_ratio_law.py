@@ -253,3 +253,28 @@ def test_noise_that_is_nothing_or_endless():
         ja.PoissonSampledMechanism(ja.DiscreteLaplace(1.0), 0.0),
     ):
         assert ja.epsilon(mechanism, 5, 1e-3).upper == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_divergences_cover_what_masses_and_losses_may_err_by(direction):
+    """Random masses within their rounding, and losses within half of it, have no larger divergence."""
+    mechanism = ja.AllocatedMechanism(ja.DiscreteLaplace(10.0), 1e5)
+    (pair,) = mechanism.dominating_pairs(direction)
+    orders = np.array([1.001, 1.01, 1.5, 2.0, 4.0, 32.0])
+    found = np.asarray(ja.rdp.curve(mechanism, orders, relation=direction))
+    rng, r = np.random.default_rng(3), float(np.max(pair.rounding))
+    known = (np.asarray(pair.p) > 0) & (np.asarray(pair.q) > 0)
+    p, q = np.asarray(pair.p)[known], np.asarray(pair.q)[known]
+    assert r > 1e-7
+    # Rounding is twice what is needed. Errors that follow the loss's sign are the worst ones.
+    errors = [rng.uniform(-1, 1, (2, len(p))) for _ in range(20)] + [np.stack([np.sign(p - q), np.sign(q - p)])]
+    for of_p, of_q in errors:
+        one, other = p * (1 + r / 2 * of_p), q * (1 + r / 2 * of_q)
+        one, other = one / one.sum(), other / other.sum()
+        for order, bound in zip(orders, found, strict=True):
+            b = order - 1
+            moment = np.sum(one * np.expm1(b * np.log(one / other)))
+            assert np.log1p(moment) / b <= bound
+    # What a sum of moved losses misses counts in cumulants, too.
+    assert pair.surplus()[1] >= abs(1 - np.sum(p * np.exp(-np.asarray(pair.losses)[known])))
