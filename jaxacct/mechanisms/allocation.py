@@ -180,6 +180,14 @@ def allocation_pairs(
     ]
 
 
+class MovedPair(FinitePair):
+    """A pair whose losses were moved by what they may err by (:func:`outcomes_of`)."""
+
+    def surplus(self) -> tuple[Array, Array]:
+        # P e^-loss, which is Q here, misses one.
+        return jnp.zeros(()), jnp.max(as_float64(self.rounding))
+
+
 def outcomes_of(
     law: RatioLaw, theta: Array, infinite: Array, removes: bool, contracts: bool = False
 ) -> tuple[Array, Array, Array, Array]:

@@ -57,6 +57,7 @@ from jaxacct import validation
 from jaxacct.mechanisms.allocation import (
     VALUE_ERROR,
     Grid,
+    MovedPair,
     RandomAllocation,
     RatioLaw,
     average,
@@ -66,7 +67,7 @@ from jaxacct.mechanisms.allocation import (
     multiply_laws,
     outcomes_of,
 )
-from jaxacct.mechanisms.finite import FinitePair, surely_seen
+from jaxacct.mechanisms.finite import surely_seen
 from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import (
     Mechanism,
@@ -117,7 +118,7 @@ class Kernel(NamedTuple):
 
 @register_dataclass
 @dataclass(frozen=True)
-class NestedPair(FinitePair):
+class NestedPair(MovedPair):
     """The spread pair of a nested mean.
 
     Attributes:
@@ -125,10 +126,6 @@ class NestedPair(FinitePair):
     """
 
     order_one: ArrayLike = np.inf
-
-    def surplus(self) -> tuple[Array, Array]:
-        # Losses were moved, so that P e^-loss, which is Q here, misses one.
-        return jnp.zeros(()), jnp.max(as_float64(self.rounding))
 
     def largest_loss(self) -> Array:
         return jnp.full((), jnp.inf)

@@ -39,6 +39,7 @@ from jaxacct.mechanisms.allocation import (
     MOST_BATCHES,
     VALUE_ERROR,
     Grid,
+    MovedPair,
     RandomAllocation,
     RatioLaw,
     add_laws,
@@ -64,7 +65,7 @@ KNOWN = 1e-9
 
 @register_dataclass
 @dataclass(frozen=True)
-class RatioPair(FinitePair):
+class RatioPair(MovedPair):
     """The outcomes of a ratio's law, whose masses and losses are right to ``rounding`` alone.
 
     Let r be ``rounding``, which is twice what the logarithms of masses may err by. They change E_Q[(P/Q)^a] by a factor
@@ -73,10 +74,6 @@ class RatioPair(FinitePair):
     as E_P[e^-Y] <= 1, the mean of |x^(a-1) - 1| under P is at most the moment less 1 and 2 (a - 1)/e. Over a - 1 and
     the moment that is the divergence D and 2/e; up to order 2 so all changes by less than (8 D + 4) r.
     """
-
-    def surplus(self) -> tuple[Array, Array]:
-        # Losses were moved, so that P e^-loss, which is Q here, misses one.
-        return jnp.zeros(()), jnp.max(as_float64(self.rounding))
 
     def divergence(self, orders: Array) -> Array:
         """Returns an upper bound on the divergence of the laws that are meant."""
